@@ -1,0 +1,40 @@
+"""What every test may use, and the honest skips: each says what this machine lacks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile(os.environ.get("NODEAGENT_HYPOTHESIS", "default"))
+
+
+def cgroup2_mount() -> Path | None:
+    """The first cgroup2 mount that this user can make a directory in, hybrid ones included."""
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        left, _, right = line.partition(" - ")
+        mount = Path(left.split()[4])
+        if right.split()[0] == "cgroup2" and os.access(mount, os.W_OK):
+            return mount
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine cannot run; slow tests run only when asked for by mark."""
+    unmet = {}
+    if os.geteuid() != 0:
+        unmet["root"] = "needs uid 0 for real second users"
+    if cgroup2_mount() is None:
+        unmet["cgroup2"] = "needs a writable cgroup2 mount"
+    if "slow" not in (config.option.markexpr or ""):
+        unmet["slow"] = "runs in make test-long"
+    for item in items:
+        for mark, reason in unmet.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
