@@ -1,0 +1,95 @@
+"""What callers bring to the use cases, and what they get back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.device import Pool, Skipped
+from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
+from nodeagent.domain.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the peer of the socket, never what a header says."""
+
+    uid: int
+    gid: int
+    groups: frozenset[int]
+    pid: int
+    pidfd: int | None  # open while the request lasts; None where the peer is already gone
+    administrator: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorOrder:
+    """The anchor a caller wants. pid and cgroup are given only to adopt what already runs."""
+
+    kind: AnchorKind
+    ttl_seconds: int | None = None
+    pid: int | None = None
+    cgroup: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One POST /v1/leases, checked field by field; the caller's rights are checked by `grant`."""
+
+    request: Request
+    holder_kind: HolderKind
+    holder_id: str
+    anchor: AnchorOrder
+    request_id: str | None
+    digest: str  # of the body; the same request id with another digest is KeyReused
+    wait_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The lease; *fresh* is False when the same request had been granted before."""
+
+    lease: Lease
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits; it is granted, or cancelled at its deadline."""
+
+    lease: Lease
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What is left on a device."""
+
+    cus: CuSet
+    vram_bytes: int
+    queue_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One means of enforcement: whether this node has it, and why not."""
+
+    name: str
+    present: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The node as a whole."""
+
+    name: str
+    machine: str  # "this node", or which machine file stands in for it
+    version: str
+    boot_id: str
+    generation: int | None
+    ready: bool
+    reason: str | None
+    pools: tuple[Pool, ...]
+    skipped: tuple[Skipped, ...]
+    tiers: tuple[Tier, ...]
