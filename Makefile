@@ -1,0 +1,49 @@
+# Every target sets up what it needs; run `make` alone for the list.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo run test test-long lint format docs bench build clean
+BIN := .venv/bin
+MACHINE ?= mi300x-spx
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+setup: ## .venv with the pinned dependencies and both packages (editable)
+	@.ci/setup dev
+
+demo: ## the main job, start to end, on this node's GPUs or on a simulated node
+	@.ci/setup run
+	@client/demo.sh
+
+run: ## an agent in the foreground to try things on (MACHINE=mi300x-cpx for another node)
+	@.ci/setup run
+	@.ci/serve $(MACHINE)
+
+test: setup ## every test that this machine can run, then what was left out and why
+	@.ci/test
+
+test-long: setup ## the slow tests too, and long property runs
+	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
+
+lint: setup ## style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: setup ## docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+bench: setup ## the numbers of docs/performance.md, measured here
+	$(BIN)/python -m pytest tests/bench -m "slow or not slow" -s -p no:randomly --timeout=3600
+
+build: setup ## both wheels, in dist/
+	@.ci/build
+
+clean: ## what the other targets left, but for .venv
+	rm -rf build dist client/gpulease/build docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache \
+	  .hypothesis .import_linter_cache
+	find nodeagent client migrations tests docs .ci -name __pycache__ -prune -exec rm -rf {} +
