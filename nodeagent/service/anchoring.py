@@ -1,0 +1,135 @@
+"""Anchors: what proves that a holder lives, from the caller's wish to the look at the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
+from nodeagent.adapters.processes import alive, start_time_of, uids_of
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.errors import InvalidField, NotAllowed
+from nodeagent.domain.lease import Anchor, AnchorKind, Lease
+from nodeagent.service.orders import AnchorOrder, Caller
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorLimits:
+    """Seconds."""
+
+    ttl: int = 900
+    max_ttl: int = 86_400
+    start: int = 60  # an anchor that was never seen alive dies after this
+
+
+class Anchors:
+    """Makes anchors and looks whether they still hold."""
+
+    def __init__(self, limits: AnchorLimits, clock: Clock, tree: CgroupTree | None) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._tree = tree
+
+    def open(self, wish: AnchorOrder, caller: Caller) -> Anchor:
+        """The anchor for a new lease.
+
+        Raises:
+            InvalidField: the process or cgroup to adopt does not exist.
+            NotAllowed: it is not the caller's.
+        """
+        ttl = self.ttl(wish.ttl_seconds)
+        if wish.kind is AnchorKind.TTL:
+            return Anchor(AnchorKind.TTL, armed=True, deadline_ns=self._in(ttl), ttl_seconds=ttl)
+        limit = ttl if wish.ttl_seconds else None
+        if wish.kind is AnchorKind.EXTERNAL:
+            return Anchor(
+                AnchorKind.EXTERNAL, armed=True, ttl_seconds=limit, deadline_ns=limit and self._in(limit)
+            )
+        if wish.kind is AnchorKind.PROCESS:
+            return self._of_process(wish.pid or caller.pid, caller, limit)
+        if wish.cgroup is not None:
+            return self._of_cgroup(wish.cgroup, caller, limit)
+        kind = AnchorKind.CGROUP if self._tree else AnchorKind.PROCESS
+        return Anchor(kind, ttl_seconds=limit, deadline_ns=self._in(self._limits.start))
+
+    def ttl(self, asked: int | None) -> int:
+        """Seconds within the site's bounds. Raises InvalidField beyond them."""
+        if asked is not None and not 0 < asked <= self._limits.max_ttl:
+            raise InvalidField("ttl_seconds", f"must lie between 1 and {self._limits.max_ttl}")
+        return asked or self._limits.ttl
+
+    def armed(self, anchor: Anchor) -> Anchor:
+        """*anchor* once its holder was seen alive: from now on only its ttl, if any, ends it by time."""
+        deadline = self._in(anchor.ttl_seconds) if anchor.ttl_seconds else None
+        return replace(anchor, armed=True, deadline_ns=deadline)
+
+    def renewed(self, anchor: Anchor, ttl_seconds: int | None) -> Anchor:
+        ttl = self.ttl(ttl_seconds or anchor.ttl_seconds)
+        return replace(anchor, ttl_seconds=ttl, deadline_ns=self._in(ttl))
+
+    def dead(self, lease: Lease) -> str | None:
+        """Why the anchor of *lease* no longer holds, or None while it does."""
+        anchor, now = lease.anchor, self._clock.boot_ns()
+        if lease.boot_id != self._clock.boot_id:
+            return "the node was rebooted"
+        if anchor.deadline_ns is not None and now >= anchor.deadline_ns:
+            return "its time is up" if anchor.armed else "nothing entered it before its start deadline"
+        if not anchor.armed:
+            return None
+        looks: dict[AnchorKind, Callable[[Anchor], str | None]] = {
+            AnchorKind.PROCESS: self._process_dead,
+            AnchorKind.CGROUP: self._cgroup_dead,
+        }
+        look = looks.get(anchor.kind)
+        return look(anchor) if look else None
+
+    def _process_dead(self, anchor: Anchor) -> str | None:
+        if anchor.pid and anchor.start_time is not None and not alive(anchor.pid, anchor.start_time):
+            return f"process {anchor.pid} ended"
+        return None
+
+    def _cgroup_dead(self, anchor: Anchor) -> str | None:
+        if self._tree is None or anchor.cgroup is None or anchor.inode is None:
+            return None
+        try:
+            with self._tree.open(CgroupRef(anchor.cgroup, anchor.inode)) as cgroup:
+                return None if cgroup.populated() else "its cgroup is empty"
+        except FileNotFoundError:
+            return "its cgroup is gone"
+
+    def _of_process(self, pid: int, caller: Caller, limit: int | None) -> Anchor:
+        start = start_time_of(pid)
+        if start is None:
+            raise InvalidField("anchor.pid", f"no process {pid} runs")
+        if pid != caller.pid and not caller.administrator and uids_of(pid) != (caller.uid,) * 4:
+            raise NotAllowed(f"process {pid} is not yours")
+        return Anchor(
+            AnchorKind.PROCESS,
+            armed=True,
+            pid=pid,
+            start_time=start,
+            ttl_seconds=limit,
+            deadline_ns=limit and self._in(limit),
+        )
+
+    def _of_cgroup(self, path: str, caller: Caller, limit: int | None) -> Anchor:
+        if not caller.administrator:
+            raise NotAllowed("only an administrator may adopt a cgroup; adopt a process instead")
+        if self._tree is None:
+            raise InvalidField("anchor.cgroup", "this agent has no cgroup2 mount that it may use")
+        ref = self._tree.resolve(path)
+        if ref is None:
+            raise InvalidField("anchor.cgroup", f"{path}: no such cgroup below the cgroup2 mount")
+        return Anchor(
+            AnchorKind.CGROUP,
+            armed=True,
+            cgroup=ref.path,
+            inode=ref.inode,
+            ttl_seconds=limit,
+            deadline_ns=limit and self._in(limit),
+        )
+
+    def _in(self, seconds: int) -> int:
+        return self._clock.boot_ns() + seconds * SECOND_NS

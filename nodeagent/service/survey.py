@@ -1,0 +1,96 @@
+"""The node's devices as they are now: scanned again when KFD says that the topology changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.device import Device, DeviceState, Inventory
+from nodeagent.domain.lease import HeldSlice
+from nodeagent.domain.records import Drain
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.orders import Free
+
+log = structlog.get_logger()
+
+
+class Survey:
+    """Holds the last scan; *scan* gets the pools that are in use, whose idle baseline must not be retaken."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scan: Callable[[frozenset[str]], Inventory],
+        generation: Callable[[], int | None],
+    ) -> None:
+        self._ledger = ledger
+        self._scan = scan
+        self._generation = generation
+        self._lock = threading.Lock()
+        self._found = Inventory(generation=None, devices=(), pools=())
+
+    def rescan(self) -> Inventory:
+        """Scan now, and tell the ledger the capacities that its triggers check."""
+        busy = frozenset(held.placed.pool for held in self._ledger.held())
+        found = self._scan(busy)
+        with self._lock:
+            gone = tuple(
+                replace(device, state=DeviceState.GONE, reason="was on this node and vanished")
+                for device in self._found.devices
+                if found.device(device.key) is None
+            )
+            self._found = replace(found, devices=found.devices + gone)
+            current = self._found
+        with self._ledger.write() as tx:
+            tx.register(found.devices, found.pools)
+            tx.event("rescanned", uid=None, data={"devices": len(found.devices), "gone": len(gone)})
+        log.info("scanned the node", devices=len(found.devices), skipped=len(found.skipped), gone=len(gone))
+        return current
+
+    def rescan_if_changed(self) -> bool:
+        """Rescan when KFD's generation_id is another than the last scan's."""
+        if self._generation() == self._found.generation:
+            return False
+        self.rescan()
+        return True
+
+    def inventory(self) -> Inventory:
+        """The last scan, with the administrators' drains on top."""
+        with self._lock:
+            found = self._found
+        return drained(found, self._ledger.drains())
+
+
+def drained(inventory: Inventory, drains: tuple[Drain, ...]) -> Inventory:
+    """*inventory* with every drained device marked so; a sick device stays sick."""
+    reasons = {drain.device: drain.reason for drain in drains}
+    return replace(
+        inventory,
+        devices=tuple(
+            replace(device, state=DeviceState.DRAINING, reason=reasons[device.key])
+            if device.key in reasons and device.state is DeviceState.HEALTHY
+            else device
+            for device in inventory.devices
+        ),
+    )
+
+
+def free_of(device: Device, inventory: Inventory, held: tuple[HeldSlice, ...]) -> Free:
+    """What no live slice holds on *device*; bytes are the less of the device's own and its pool's."""
+    on_device = [h.placed for h in held if h.placed.device == device.key and h.placed.epoch == device.epoch]
+    taken = CuSet()
+    for placed in on_device:
+        taken |= placed.cus
+    pool = inventory.pool(device.pool)
+    pool_left = pool.grantable_bytes if pool else 0
+    pool_left -= sum(h.placed.vram_bytes for h in held if h.placed.pool == device.pool)
+    own_left = device.grantable_bytes - sum(placed.vram_bytes for placed in on_device)
+    return Free(
+        cus=CuSet.span(0, device.cus) - taken,
+        vram_bytes=max(0, min(pool_left, own_left)),
+        queue_slots=max(0, device.queue_slots - sum(placed.queue_slots for placed in on_device)),
+    )
