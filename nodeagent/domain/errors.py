@@ -10,6 +10,8 @@
     ├── KeyReused           a request id came again with another body
     ├── TooMany             the caller is over its quota or rate
     ├── LedgerUnavailable   the ledger is read-only, full or damaged
+    ├── LedgerConflict      the ledger's own rules refused rows: held already, over a pool, unknown device
+    ├── IllegalMove         a lease or slice cannot go to that state from where it is: a bug
     └── OutsideFault        the kernel or another outside thing said no; names its path
 """
 
@@ -55,6 +57,14 @@ class TooMany(AgentError):
 
 class LedgerUnavailable(AgentError):
     """The ledger takes no grants now: read-only, full or damaged."""
+
+
+class LedgerConflict(AgentError):
+    """The ledger's own rules refused rows that would hold a thing twice or over its limit."""
+
+
+class IllegalMove(AgentError):
+    """A lease or slice cannot go there from the state that it is in."""
 
 
 class OutsideFault(AgentError):
