@@ -1,4 +1,4 @@
-"""Write requirements/*.txt from what is installed: run this with .venv/bin/python after an upgrade that passed the tests."""
+"""Write requirements/*.txt from what .venv has. Run it there after an upgrade that passed the tests."""
 
 from __future__ import annotations
 
