@@ -51,14 +51,25 @@ class Anchors:
             return self._of_process(wish.pid or caller.pid, caller, limit)
         if wish.cgroup is not None:
             return self._of_cgroup(wish.cgroup, caller, limit)
-        kind = AnchorKind.CGROUP if self._tree else AnchorKind.PROCESS
-        return Anchor(kind, ttl_seconds=limit, deadline_ns=self._in(self._limits.start))
+        return Anchor(
+            AnchorKind.CGROUP if self._tree else AnchorKind.PROCESS,
+            ttl_seconds=limit,
+            deadline_ns=self._in(self._limits.start),
+            pid=caller.pid,  # until it is armed, the lease also ends with the process that asked
+            start_time=start_time_of(caller.pid),
+        )
 
     def ttl(self, asked: int | None) -> int:
         """Seconds within the site's bounds. Raises InvalidField beyond them."""
         if asked is not None and not 0 < asked <= self._limits.max_ttl:
             raise InvalidField("ttl_seconds", f"must lie between 1 and {self._limits.max_ttl}")
         return asked or self._limits.ttl
+
+    def started(self, anchor: Anchor) -> Anchor:
+        """*anchor* with its time counted from now, when the lease becomes active after a wait."""
+        if not anchor.armed:
+            return replace(anchor, deadline_ns=self._in(self._limits.start))
+        return replace(anchor, deadline_ns=self._in(anchor.ttl_seconds) if anchor.ttl_seconds else None)
 
     def armed(self, anchor: Anchor) -> Anchor:
         """*anchor* once its holder was seen alive: from now on only its ttl, if any, ends it by time."""
@@ -69,6 +80,12 @@ class Anchors:
         ttl = self.ttl(ttl_seconds or anchor.ttl_seconds)
         return replace(anchor, ttl_seconds=ttl, deadline_ns=self._in(ttl))
 
+    def gave_up(self, lease: Lease) -> str | None:
+        """Why a queued lease need not wait any more, or None; its time counts only once it is active."""
+        if lease.boot_id != self._clock.boot_id:
+            return "the node was rebooted"
+        return None if lease.anchor.armed else self._process_dead(lease.anchor)
+
     def dead(self, lease: Lease) -> str | None:
         """Why the anchor of *lease* no longer holds, or None while it does."""
         anchor, now = lease.anchor, self._clock.boot_ns()
@@ -77,7 +94,7 @@ class Anchors:
         if anchor.deadline_ns is not None and now >= anchor.deadline_ns:
             return "its time is up" if anchor.armed else "nothing entered it before its start deadline"
         if not anchor.armed:
-            return None
+            return self._process_dead(anchor)
         looks: dict[AnchorKind, Callable[[Anchor], str | None]] = {
             AnchorKind.PROCESS: self._process_dead,
             AnchorKind.CGROUP: self._cgroup_dead,

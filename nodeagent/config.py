@@ -1,0 +1,148 @@
+"""The site's settings, `/etc/nodeagent/nodeagent.toml`: one frozen model, one table of defaults.
+
+`check` is strict and names every wrong key. A start is lenient: it drops what is wrong, says so, and goes on
+with the default, so that one typing error does not stop a fleet.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.request import Policy, Shape
+
+DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
+DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
+DEFAULT_STATE = Path("/var/lib/nodeagent")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Server(_Section):
+    """Where the agent listens, and who administers it."""
+
+    socket: Path = Field(DEFAULT_SOCKET, description="the unix socket of the API")
+    admin_group: str = Field("", description="group (name or number) whose members administer, besides root")
+    threads: int = Field(16, ge=4, le=64, description="threads for users' requests; root has 4 of its own")
+
+
+class State(_Section):
+    """Where the ledger lives."""
+
+    directory: Path = Field(DEFAULT_STATE, description="directory of the ledger, mode 0700")
+
+
+class Defaults(_Section):
+    """What a request gets that does not say."""
+
+    shape: Shape = Field(Shape.EVEN, description="shape of a CU set")
+    placement: Policy = Field(Policy.BINPACK, description="placement policy")
+    shared_cu: float = Field(25.0, gt=0, le=100, description="percent of a device's CUs in its shared set")
+    ttl_seconds: int = Field(900, ge=1, description="life of a lease that is anchored by time alone")
+    max_ttl_seconds: int = Field(86_400, ge=1, description="longest life that may be asked for")
+    start_seconds: int = Field(60, ge=1, description="time in which a holder must appear in its lease")
+
+
+class Devices(_Section):
+    """What of the node is granted."""
+
+    include_apus: bool = Field(False, description="grant APUs that sit beside a discrete GPU too")
+    reserve_percent: float = Field(1.0, ge=0, lt=100, description="percent of VRAM that is never granted")
+
+
+class Limits(_Section):
+    """What one user may ask for; administrators are not counted."""
+
+    live_leases: int = Field(16, ge=1, description="live leases of one user")
+    queued_leases: int = Field(8, ge=0, description="waiting requests of one user")
+    grants_per_second: float = Field(5.0, gt=0, description="grants a second of one user")
+
+
+class Privacy(_Section):
+    """What users see of each other."""
+
+    leases: Literal["masked", "open"] = Field("masked", description="masked: others' holders are hidden")
+
+
+class Release(_Section):
+    """How a slice comes back."""
+
+    timeout_seconds: float = Field(30.0, gt=0, description="time for the proof; then the slice is quarantined")
+    retry_seconds: float = Field(60.0, gt=0, description="time between two proofs of a quarantined slice")
+
+
+class Config(_Section):
+    """Every setting with its default."""
+
+    server: Server = Server()
+    state: State = State()
+    defaults: Defaults = Defaults()
+    devices: Devices = Devices()
+    limits: Limits = Limits()
+    privacy: Privacy = Privacy()
+    release: Release = Release()
+
+
+def keys() -> dict[str, tuple[Any, str]]:
+    """Every key as ``section.name`` with its default and description: for `config show` and the docs."""
+    return {
+        f"{section}.{name}": (getattr(getattr(Config(), section), name), field.description or "")
+        for section, outer in Config.model_fields.items()
+        for name, field in type(outer.default).model_fields.items()
+    }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file's tables; an absent file is an empty one.
+
+    Raises:
+        InvalidField: it is no TOML, or someone other than root and the agent's own user could have written it.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise InvalidField(str(path), "must belong to root and be writable by nobody else")
+            return tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidField(str(path), f"no valid TOML: {error}") from None
+
+
+def check(path: Path) -> tuple[Config, list[str]]:
+    """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default."""
+    tables = read(path)
+    complaints: list[str] = []
+    while True:
+        try:
+            return Config.model_validate(tables), complaints
+        except ValidationError as error:
+            for problem in error.errors():
+                where = [str(part) for part in problem["loc"]]
+                complaints.append(f"{'.'.join(where)}: {_plain(problem)}")
+                _drop(tables, where)
+
+
+def _plain(problem: Any) -> str:
+    if problem["type"] == "extra_forbidden":
+        return "unknown key; `nodeagent config show` lists all"
+    return f"{problem['msg']} (got {problem['input']!r})"
+
+
+def _drop(tables: dict[str, Any], where: list[str]) -> None:
+    for part in where[:-1]:
+        inner = tables.get(part)
+        if not isinstance(inner, dict):
+            tables.pop(part, None)
+            return
+        tables = inner
+    tables.pop(where[-1], None)

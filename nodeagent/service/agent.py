@@ -1,0 +1,230 @@
+"""The agent's use cases behind one door: what the API and the command line call, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.device import Device, Inventory
+from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
+from nodeagent.domain.lease import ENDED, HolderKind, Lease, LeaseState, SliceState
+from nodeagent.domain.records import Event
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.attach import Attacher
+from nodeagent.service.changes import Changes
+from nodeagent.service.grant import Granter, Outcome
+from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
+from nodeagent.service.release import Releaser, quarantined
+from nodeagent.service.survey import Survey, free_of
+
+SECOND_NS = 1_000_000_000
+TRANSIENT = frozenset({LeaseState.QUEUED, LeaseState.PREPARING, LeaseState.RELEASING})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the node document says of the node itself."""
+
+    name: str
+    machine: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """What the façade needs; wiring fills it."""
+
+    ledger: Ledger
+    clock: Clock
+    survey: Survey
+    granter: Granter
+    attacher: Attacher
+    releaser: Releaser
+    changes: Changes
+    identity: Identity
+    tiers: Callable[[], tuple[Tier, ...]]
+    strangers: Callable[[], tuple[str, ...]]
+
+
+class Agent:
+    """Every verb of the product. Callers are already identified; their rights are checked here."""
+
+    def __init__(self, parts: AgentParts) -> None:
+        self._parts = parts
+        self.clock = parts.clock
+
+    # -- what there is ------------------------------------------------------------------------------
+
+    def unready(self) -> str | None:
+        """Why no new lease is granted, or None."""
+        health = self._parts.ledger.health()
+        if not health.writable:
+            return f"the ledger takes no grants: {health.reason}"
+        strangers = self._parts.strangers()
+        if strangers:
+            return f"populated cgroups that the ledger does not know: {', '.join(strangers[:4])}"
+        return None
+
+    def node(self) -> NodeView:
+        inventory, identity = self._parts.survey.inventory(), self._parts.identity
+        reason = self.unready()
+        return NodeView(
+            name=identity.name,
+            machine=identity.machine,
+            version=identity.version,
+            boot_id=self.clock.boot_id,
+            generation=inventory.generation,
+            ready=reason is None,
+            reason=reason,
+            pools=inventory.pools,
+            skipped=inventory.skipped,
+            tiers=self._parts.tiers(),
+        )
+
+    def inventory(self) -> Inventory:
+        return self._parts.survey.inventory()
+
+    def free(self) -> dict[str, Free]:
+        """What is left on each device, by key."""
+        inventory, held = self.inventory(), self._parts.ledger.held()
+        return {device.key: free_of(device, inventory, held) for device in inventory.devices}
+
+    # -- leases -------------------------------------------------------------------------------------
+
+    def grant(self, caller: Caller, order: Order) -> Outcome:
+        """Grant, queue or refuse. Raises LedgerUnavailable while the agent takes no new leases."""
+        reason = self.unready()
+        if reason is not None:
+            raise LedgerUnavailable(reason)
+        return self._parts.granter.grant(caller, order)
+
+    def lease(self, lease_id: int) -> Lease:
+        """Anyone may read a lease; what they see of another's is the API's to mask."""
+        lease = self._parts.ledger.lease(lease_id)
+        if lease is None:
+            raise UnknownThing(f"there is no lease {lease_id}")
+        return lease
+
+    def wait_lease(self, lease_id: int, seconds: float) -> Lease:
+        """The lease once it has left a passing state, or as it is after *seconds*."""
+
+        def settled() -> Lease | None:
+            lease = self.lease(lease_id)
+            return None if lease.state in TRANSIENT else lease
+
+        return self._parts.changes.wait_for(settled, seconds) or self.lease(lease_id)
+
+    def leases(
+        self,
+        *,
+        state: Collection[LeaseState] | None = None,
+        uid: int | None = None,
+        device: str | None = None,
+        holder: tuple[HolderKind, str] | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> tuple[Lease, ...]:
+        """Leases by id, ascending; the last id is the cursor for *after*."""
+        return self._parts.ledger.leases(
+            state=state, uid=uid, device=device, holder=holder, after=after, limit=limit
+        )
+
+    def attach(self, caller: Caller, lease_id: int) -> Lease:
+        return self._parts.attacher.attach(caller, lease_id)
+
+    def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
+        return self._parts.attacher.renew(caller, lease_id, ttl_seconds)
+
+    def release(self, caller: Caller, lease_id: int, wait_seconds: float = 0) -> Lease | None:
+        """Release; None for a lease that never was. Releasing an ended lease is success.
+
+        The lease comes back RELEASING when its proof takes longer than *wait_seconds*.
+        """
+        lease = self._parts.ledger.lease(lease_id)
+        if lease is None:
+            return None
+        self._must_own(caller, lease)
+        if lease.state not in ENDED:
+            self._parts.releaser.end(lease_id, uid=caller.uid, reason="released by its holder")
+        return self.wait_lease(lease_id, wait_seconds)
+
+    def clear_lease(self, caller: Caller, lease_id: int) -> Lease:
+        """Try the proof of a quarantined lease again, now."""
+        self._must_administer(caller)
+        lease = self.lease(lease_id)
+        if quarantined(lease):
+            self._await(self._parts.releaser.retry(lease_id).result)
+        return self.lease(lease_id)
+
+    # -- devices ------------------------------------------------------------------------------------
+
+    def device(self, key: str) -> Device:
+        device = self.inventory().device(key)
+        if device is None:
+            raise UnknownThing(f"there is no device {key}")
+        return device
+
+    def drain(self, caller: Caller, key: str, reason: str, until_seconds: int | None = None) -> Device:
+        """Grant nothing new on the device; live leases go on and may renew."""
+        self._must_administer(caller)
+        self.device(key)
+        until = self.clock.boot_ns() + until_seconds * SECOND_NS if until_seconds else None
+        with self._parts.ledger.write() as tx:
+            tx.drain(key, reason=reason, uid=caller.uid, until_ns=until)
+            tx.event("drained", uid=caller.uid, device=key, reason=reason)
+        self._parts.changes.announce()
+        return self.device(key)
+
+    def undrain(self, caller: Caller, key: str) -> Device:
+        self._must_administer(caller)
+        self.device(key)
+        with self._parts.ledger.write() as tx:
+            tx.undrain(key)
+            tx.event("undrained", uid=caller.uid, device=key)
+        self._parts.changes.announce()
+        return self.device(key)
+
+    def clear(self, caller: Caller, key: str) -> Device:
+        """Try the proof of every quarantined slice of the device again, now."""
+        self._must_administer(caller)
+        self.device(key)
+        for lease_id in sorted(
+            {
+                held.lease
+                for held in self._parts.ledger.held()
+                if held.placed.device == key and held.state is SliceState.QUARANTINED
+            }
+        ):
+            self._await(self._parts.releaser.retry(lease_id).result)
+        return self.device(key)
+
+    # -- events -------------------------------------------------------------------------------------
+
+    def events(self, caller: Caller, *, after: int, limit: int, wait_seconds: float) -> tuple[Event, ...]:
+        """Events after the one numbered *after*: all of them for administrators, their own for others."""
+        own = None if caller.administrator else caller.uid
+
+        def look() -> tuple[Event, ...] | None:
+            return self._parts.ledger.events(after=after, limit=limit, uid=own) or None
+
+        return self._parts.changes.wait_for(look, wait_seconds) or ()
+
+    # -- rights -------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _must_own(caller: Caller, lease: Lease) -> None:
+        if lease.holder.uid != caller.uid and not caller.administrator:
+            raise NotAllowed(f"lease {lease.id} is not yours")
+
+    @staticmethod
+    def _must_administer(caller: Caller) -> None:
+        if not caller.administrator:
+            raise NotAllowed("only root and the administrators' group may do this")
+
+    @staticmethod
+    def _await(result: Callable[[float], None]) -> None:
+        try:
+            result(4.0)  # no request holds its thread over five seconds; the rest goes on by itself
+        except TimeoutError:
+            return

@@ -1,0 +1,114 @@
+"""Attach: let the caller itself into its lease, and renew what lives by time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
+from nodeagent.adapters.limits import effective_limits, loosens
+from nodeagent.adapters.peer import Peer
+from nodeagent.adapters.processes import start_time_of
+from nodeagent.domain.errors import NotAllowed, StaleLease, UnknownThing
+from nodeagent.domain.lease import Anchor, AnchorKind, Lease, LeaseState
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.anchoring import Anchors
+from nodeagent.service.changes import Changes
+from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.orders import Caller
+from nodeagent.service.plan import Planner
+
+
+class Attacher:
+    """Moves callers into the cgroups of their leases; a release in between cannot slip past the lease's lock."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        tree: CgroupTree | None,
+        planner: Planner,
+        anchors: Anchors,
+        locks: LeaseLocks,
+        changes: Changes,
+        gpu_in_use: Callable[[int], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._tree = tree
+        self._planner = planner
+        self._anchors = anchors
+        self._locks = locks
+        self._changes = changes
+        self._gpu_in_use = gpu_in_use
+
+    def attach(self, caller: Caller, lease_id: int) -> Lease:
+        """Move the caller, and nobody else, into the lease; arms an anchor that waited for it.
+
+        Raises:
+            NotAllowed: the lease is another's, or the caller may not be moved (why is said).
+            StaleLease, UnknownThing: there is no such lease any more, or never was.
+        """
+        with self._locks.of(lease_id):
+            lease = self._own_active(caller, lease_id)
+            anchor = self._enter(caller, lease)
+            with self._ledger.write() as tx:
+                if lease.cgroup is None:
+                    effect = self._planner.process(anchor.pid or 0, anchor.start_time or 0, strict=True)
+                    tx.plan_effect(lease_id, effect.kind, effect.arguments)
+                if not lease.anchor.armed:
+                    tx.set_anchor(lease_id, self._anchors.armed(anchor))
+                tx.event("attached", uid=caller.uid, lease=lease_id, data={"pid": caller.pid})
+        self._changes.announce()
+        return self._read(lease_id)
+
+    def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None) -> Lease:
+        """Count the lease's time from now again. Raises NotAllowed where it does not live by time."""
+        with self._locks.of(lease_id):
+            lease = self._own_active(caller, lease_id)
+            if lease.anchor.kind is not AnchorKind.TTL and ttl_seconds is None:
+                raise NotAllowed(f"lease {lease_id} is anchored by its {lease.anchor.kind}, not by time")
+            with self._ledger.write() as tx:
+                tx.set_anchor(lease_id, self._anchors.renewed(lease.anchor, ttl_seconds))
+                tx.event("renewed", uid=caller.uid, lease=lease_id)
+        self._changes.announce()
+        return self._read(lease_id)
+
+    def _enter(self, caller: Caller, lease: Lease) -> Anchor:
+        if lease.cgroup is None or self._tree is None:
+            start = start_time_of(caller.pid)
+            if start is None:
+                raise NotAllowed(f"process {caller.pid} has ended")
+            return replace(lease.anchor, pid=caller.pid, start_time=start)
+        ref = self._ref(lease)
+        current = self._tree.cgroup_of(caller.pid)
+        looser = loosens(effective_limits(self._tree, current), effective_limits(self._tree, lease.cgroup))
+        if looser:
+            raise NotAllowed(f"your cgroup limits {', '.join(looser)} more tightly than the lease's does")
+        self._tree.attach(ref, self._peer(caller), gpu_in_use=self._gpu_in_use)
+        return replace(lease.anchor, pid=None, start_time=None)
+
+    def _ref(self, lease: Lease) -> CgroupRef:
+        for record in self._ledger.effects(lease.id):
+            evidence = record.evidence or {}
+            if evidence.get("path") == lease.cgroup and "inode" in evidence:
+                return CgroupRef(str(evidence["path"]), int(evidence["inode"]))
+        raise StaleLease(f"lease {lease.id} has no cgroup on record")
+
+    @staticmethod
+    def _peer(caller: Caller) -> Peer:
+        return Peer(caller.pid, caller.uid, caller.gid, caller.groups, caller.pidfd)
+
+    def _own_active(self, caller: Caller, lease_id: int) -> Lease:
+        lease = self._read(lease_id)
+        if lease.holder.uid != caller.uid and not caller.administrator:
+            raise NotAllowed(f"lease {lease_id} is not yours")
+        if lease.state in (LeaseState.QUEUED, LeaseState.PREPARING):
+            raise NotAllowed(f"lease {lease_id} is still {lease.state}")
+        if lease.state is not LeaseState.ACTIVE:
+            raise StaleLease(f"lease {lease_id} is {lease.state}: {lease.reason or 'it has ended'}")
+        return lease
+
+    def _read(self, lease_id: int) -> Lease:
+        lease = self._ledger.lease(lease_id)
+        if lease is None:
+            raise UnknownThing(f"there is no lease {lease_id}")
+        return lease

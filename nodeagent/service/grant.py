@@ -1,0 +1,249 @@
+"""Grant: place, book, journal, apply, and only then answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import structlog
+
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.device import Inventory
+from nodeagent.domain.environment import environment, guarantee_of
+from nodeagent.domain.errors import AgentError, KeyReused, LedgerUnavailable, NotAllowed, OutsideFault
+from nodeagent.domain.lease import AnchorKind, Holder, HolderKind, Lease, LeaseState, PlacedSlice
+from nodeagent.domain.placement import place
+from nodeagent.domain.refusals import Code, Refusal
+from nodeagent.domain.request import Request
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.transaction import Transaction
+from nodeagent.service.anchoring import Anchors
+from nodeagent.service.cgroup_effects import CGROUP
+from nodeagent.service.changes import Changes
+from nodeagent.service.effects import Journal, evidence_of
+from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.orders import Caller, Granted, Order, Queued
+from nodeagent.service.plan import Planner
+from nodeagent.service.quotas import Quotas
+from nodeagent.service.release import Releaser
+from nodeagent.service.survey import Survey
+
+log = structlog.get_logger()
+
+Outcome = Granted | Queued | Refusal
+SECOND_NS = 1_000_000_000
+FOLLOW_SECONDS = 4.0  # how long a repeated request follows the first one that still prepares
+
+
+@dataclass(frozen=True, slots=True)
+class GrantParts:
+    """What granting needs; wiring fills it."""
+
+    ledger: Ledger
+    clock: Clock
+    survey: Survey
+    anchors: Anchors
+    quotas: Quotas
+    planner: Planner
+    journal: Journal
+    releaser: Releaser
+    locks: LeaseLocks
+    changes: Changes
+    shared_cu_percent: float = 25.0
+    max_wait_seconds: int = 86_400
+
+
+class Granter:
+    """Turns an order into a lease, a place in the queue, or a refusal."""
+
+    def __init__(self, parts: GrantParts) -> None:
+        self._parts = parts
+
+    def grant(self, caller: Caller, order: Order) -> Outcome:
+        """Grant *order*; a repeated request id gives what the first one gave.
+
+        Raises:
+            NotAllowed, InvalidField, KeyReused, TooMany: the order cannot be taken from this caller.
+            LedgerUnavailable, OutsideFault: the node cannot serve it now; nothing is left behind.
+        """
+        _check_rights(caller, order)
+        known = self._repeated(caller, order)
+        if known is not None:
+            return known
+        self._parts.quotas.take_token(caller)
+        booked = self._book(caller, order)
+        if isinstance(booked, Refusal | Granted | Queued):
+            return booked
+        if booked.state is LeaseState.QUEUED:
+            self._parts.changes.announce()
+            return Queued(booked, fresh=True)
+        return Granted(self.prepare(booked.id), fresh=True)
+
+    def prepare(self, lease_id: int) -> Lease:
+        """Apply the journal of a booked lease and make it active; also finishes one that a crash cut short.
+
+        Raises OutsideFault after undoing what had been applied.
+        """
+        parts = self._parts
+        try:
+            with parts.locks.of(lease_id):
+                lease = self._lease(lease_id)
+                if lease.state is LeaseState.PREPARING:
+                    self._activate(lease)
+        except (OutsideFault, AgentError, OSError) as fault:
+            if isinstance(fault, LedgerUnavailable):
+                raise
+            log.warning("a grant could not be prepared", lease=lease_id, why=str(fault))
+            parts.releaser.end(lease_id, uid=None, reason=f"not prepared: {fault}")
+            if isinstance(fault, AgentError):
+                raise
+            raise OutsideFault(getattr(fault, "filename", None) or "this node", str(fault)) from fault
+        parts.changes.announce()
+        return self._lease(lease_id)
+
+    def try_queued(self, lease: Lease) -> bool:
+        """Place a queued lease if it fits now."""
+        parts = self._parts
+        inventory = parts.survey.inventory()
+        with parts.ledger.write() as tx:
+            current = tx.lease(lease.id)
+            if current is None or current.state is not LeaseState.QUEUED:
+                return False
+            placed = self._place(inventory, tx, lease.request)
+            if isinstance(placed, Refusal):
+                return False
+            tx.place(lease.id, placed)
+            self._plan_limits(tx, lease.id, placed, inventory)
+            tx.event("granted", uid=lease.holder.uid, lease=lease.id, data={"queued": True})
+        self.prepare(lease.id)
+        return True
+
+    def _book(self, caller: Caller, order: Order) -> Lease | Outcome:
+        parts = self._parts
+        anchor = parts.anchors.open(order.anchor, caller)
+        inventory = parts.survey.inventory()
+        with parts.ledger.write() as tx:
+            again = self._remembered(tx, caller, order)
+            if again is not None:
+                return again
+            placed = self._admit(tx, caller, order, inventory)
+            if isinstance(placed, Refusal):
+                self._count_refusal(tx, caller, placed)
+                return placed
+            queued = not placed
+            lease_id = tx.open_lease(
+                state=LeaseState.QUEUED if queued else LeaseState.PREPARING,
+                holder=Holder(order.holder_kind, order.holder_id, caller.uid),
+                gid=caller.gid,
+                anchor=anchor,
+                request=order.request,
+                request_id=order.request_id,
+                digest=order.digest,
+                placed=placed,
+                wait_until_ns=parts.clock.boot_ns() + order.wait_seconds * SECOND_NS if queued else None,
+            )
+            lease = tx.lease(lease_id)
+            if lease is None:
+                raise LedgerUnavailable(f"lease {lease_id} vanished inside its own transaction")
+            adopted = order.anchor.pid is not None or order.anchor.cgroup is not None
+            for effect in parts.planner.home(lease_id, caller, anchor, adopted=adopted):
+                tx.plan_effect(lease_id, effect.kind, effect.arguments)
+            if not queued:
+                self._plan_limits(tx, lease_id, placed, inventory)
+            tx.event("queued" if queued else "granted", uid=caller.uid, lease=lease_id)
+            return lease
+
+    def _admit(
+        self, tx: Transaction, caller: Caller, order: Order, inventory: Inventory
+    ) -> tuple[PlacedSlice, ...] | Refusal:
+        """The slices; none of them when the order may wait for its turn instead."""
+        parts = self._parts
+        counts = tx.counts(caller.uid)
+        over = parts.quotas.refusal(caller, counts)
+        if over is not None:
+            return over
+        placed = self._place(inventory, tx, order.request)
+        if not isinstance(placed, Refusal) or not order.wait_seconds:
+            return placed
+        never = place(inventory, (), order.request, shared_cu_percent=parts.shared_cu_percent)
+        if isinstance(never, Refusal):
+            return never
+        return parts.quotas.refusal(caller, counts, queueing=True) or ()
+
+    def _place(
+        self, inventory: Inventory, tx: Transaction, request: Request
+    ) -> tuple[PlacedSlice, ...] | Refusal:
+        placed = place(inventory, tx.held(), request, shared_cu_percent=self._parts.shared_cu_percent)
+        if isinstance(placed, Refusal):
+            return placed
+        unmet = request.require.unmet(guarantee_of(placed, inventory))
+        if unmet:
+            return Refusal(
+                Code.GUARANTEE_NOT_MET,
+                f"this node cannot hold the asked floor of {', '.join(unmet)} for such a slice",
+                "ask for less with --require, or see `gpulease status` for the tiers that the node has",
+            )
+        return placed
+
+    def _plan_limits(
+        self, tx: Transaction, lease_id: int, placed: tuple[PlacedSlice, ...], inventory: Inventory
+    ) -> None:
+        for effect in self._parts.planner.limits(tx.effects(lease_id), placed, inventory):
+            tx.plan_effect(lease_id, effect.kind, effect.arguments)
+
+    def _activate(self, lease: Lease) -> None:
+        parts = self._parts
+        records = parts.journal.apply(lease.id)
+        inventory = parts.survey.inventory()
+        placed = [held.placed for held in lease.slices]
+        cgroup = evidence_of(records, CGROUP)
+        anchor = parts.anchors.started(lease.anchor)
+        if cgroup and anchor.kind is AnchorKind.CGROUP and anchor.cgroup is None:
+            anchor = replace(anchor, cgroup=str(cgroup["path"]), inode=int(cgroup["inode"]))
+        with parts.ledger.write() as tx:
+            tx.activate(
+                lease.id,
+                guarantee=guarantee_of(placed, inventory),
+                environment=environment(lease.id, placed, inventory),
+                cgroup=str(cgroup["path"]) if cgroup else None,
+                anchor=anchor,
+            )
+
+    def _repeated(self, caller: Caller, order: Order) -> Outcome | None:
+        if order.request_id is None:
+            return None
+        with self._parts.ledger.write() as tx:
+            return self._remembered(tx, caller, order)
+
+    def _remembered(self, tx: Transaction, caller: Caller, order: Order) -> Outcome | None:
+        if order.request_id is None:
+            return None
+        first = tx.remembered(caller.uid, order.request_id)
+        if first is None:
+            return None
+        if first.digest != order.digest:
+            raise KeyReused(f"request_id {order.request_id} was used before with another body")
+        lease = tx.lease(first.lease)
+        if lease is None:
+            return None
+        return (Queued if lease.state is LeaseState.QUEUED else Granted)(lease, fresh=False)
+
+    def _count_refusal(self, tx: Transaction, caller: Caller, refusal: Refusal) -> None:
+        tx.event("refused", uid=caller.uid, reason=refusal.code, data={"blockers": list(refusal.blockers)})
+
+    def _lease(self, lease_id: int) -> Lease:
+        lease = self._parts.ledger.lease(lease_id)
+        if lease is None:
+            raise LedgerUnavailable(f"lease {lease_id} is not in the ledger")
+        return lease
+
+
+def _check_rights(caller: Caller, order: Order) -> None:
+    """Holder kinds slurm and docker, and anchors that only a caller ends, come from administrators."""
+    if caller.administrator:
+        return
+    if order.holder_kind in (HolderKind.SLURM, HolderKind.DOCKER):
+        raise NotAllowed(f"holder.kind {order.holder_kind}: only an administrator may hold for it")
+    if order.anchor.kind is AnchorKind.EXTERNAL:
+        raise NotAllowed("anchor.kind external: only an administrator may hold without a proof of life")
+    if order.holder_kind is HolderKind.PROCESS and order.holder_id != str(order.anchor.pid or caller.pid):
+        raise NotAllowed("holder.id: a process holds only for itself, or for one it adopts")

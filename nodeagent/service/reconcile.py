@@ -1,0 +1,172 @@
+"""Reconcile: look at the node and the ledger, and take the one action that each difference calls for.
+
+Every event only wakes this; it reads the real state, so a lost event costs at most one period.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.watch import Watcher
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.errors import AgentError
+from nodeagent.domain.lease import Lease, LeaseState, SliceState
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.anchoring import Anchors
+from nodeagent.service.changes import Changes
+from nodeagent.service.grant import Granter
+from nodeagent.service.release import Releaser
+from nodeagent.service.survey import Survey
+
+log = structlog.get_logger()
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Seconds."""
+
+    look: float = 1.0  # between two looks when nothing wakes the reconciler
+    quarantine: float = 60.0  # between two proofs of a quarantined slice
+    prune: float = 3600.0
+
+
+class Reconciler:
+    """One thread that keeps ledger and reality together."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        survey: Survey,
+        anchors: Anchors,
+        granter: Granter,
+        releaser: Releaser,
+        changes: Changes,
+        tree: CgroupTree | None,
+        periods: Periods = Periods(),
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._survey = survey
+        self._anchors = anchors
+        self._granter = granter
+        self._releaser = releaser
+        self._changes = changes
+        self._tree = tree
+        self._periods = periods
+        self._beat = beat
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+        self._watcher = Watcher(self.wake)
+        self._proved_ns = 0
+        self._pruned_ns = 0
+        self._strangers: tuple[str, ...] = ()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def start(self) -> None:
+        self._watcher.start()
+        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop = True
+        self.wake()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+        self._watcher.stop()
+
+    def strangers(self) -> tuple[str, ...]:
+        """Populated lease cgroups that the ledger does not know: grants stop while there are any."""
+        return self._strangers
+
+    def run_once(self) -> None:
+        """One look at everything. A fault in one part does not keep the others from their turn."""
+        for step in (self._look_around, self._leases, self._queue, self._quarantine, self._prune):
+            try:
+                step()
+            except (AgentError, OSError) as fault:
+                log.error("a reconcile step failed", step=step.__name__.strip("_"), why=str(fault))
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._wake.wait(self._periods.look)
+            self._wake.clear()
+            if not self._stop:
+                self.run_once()
+                self._beat()
+
+    def _look_around(self) -> None:
+        if self._survey.rescan_if_changed():
+            self._changes.announce()
+        self._strangers = self._find_strangers()
+        now = self._clock.boot_ns()
+        over = [d for d in self._ledger.drains() if d.until_ns is not None and now >= d.until_ns]
+        if over:
+            with self._ledger.write() as tx:
+                for drain in over:
+                    tx.undrain(drain.device)
+                    tx.event("undrained", uid=None, device=drain.device, reason="its time is up")
+
+    def _find_strangers(self) -> tuple[str, ...]:
+        if self._tree is None:
+            return ()
+        known = {lease.id for lease in self._ledger.live()} | {h.lease for h in self._ledger.held()}
+        return tuple(path for lease, path in self._tree.populated_leases() if lease not in known)
+
+    def _leases(self) -> None:
+        live = self._ledger.live()
+        for lease in live:
+            self._one(lease)
+        self._watcher.keep({str(lease.id): lease.anchor for lease in live if lease.state is LeaseState.ACTIVE})
+
+    def _one(self, lease: Lease) -> None:
+        if lease.state is LeaseState.RELEASING:
+            self._releaser.clean(lease.id)
+            return
+        if lease.state is LeaseState.QUEUED:
+            self._queued(lease)
+        elif dead := self._anchors.dead(lease):
+            log.info("holder gone", lease=lease.id, why=dead)
+            self._releaser.end(lease.id, uid=None, reason=dead, kind="reaped")
+        elif lease.state is LeaseState.LOST:
+            self._releaser.end(lease.id, uid=None, reason=lease.reason or "lost")
+        elif lease.state is LeaseState.PREPARING:
+            self._granter.prepare(lease.id)
+
+    def _queued(self, lease: Lease) -> None:
+        waited = lease.wait_until_ns is not None and self._clock.boot_ns() >= lease.wait_until_ns
+        over = self._anchors.gave_up(lease) or ("it waited as long as it may" if waited else None)
+        if over:
+            self._releaser.end(lease.id, uid=None, reason=over)
+
+    def _queue(self) -> None:
+        """Grant those who wait, oldest first. One that does not fit does not hold up a smaller one behind it."""
+        for lease in self._ledger.leases(state={LeaseState.QUEUED}):
+            self._granter.try_queued(lease)
+
+    def _quarantine(self) -> None:
+        now = self._clock.boot_ns()
+        if now - self._proved_ns < self._periods.quarantine * SECOND_NS:
+            return
+        self._proved_ns = now
+        for lease_id in {h.lease for h in self._ledger.held() if h.state is SliceState.QUARANTINED}:
+            self._releaser.retry(lease_id)
+
+    def _prune(self) -> None:
+        now = self._clock.boot_ns()
+        if self._pruned_ns and now - self._pruned_ns < self._periods.prune * SECOND_NS:
+            return
+        self._pruned_ns = now
+        with self._ledger.write() as tx:
+            tx.prune()

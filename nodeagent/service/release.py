@@ -1,0 +1,124 @@
+"""Release: stop entries, walk the journal back, and free a slice only with proof; else quarantine it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+
+from nodeagent.domain.errors import AgentError
+from nodeagent.domain.lease import ENDED, Lease, LeaseState, SliceState
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.changes import Changes
+from nodeagent.service.effects import Journal
+from nodeagent.service.locks import LeaseLocks
+
+log = structlog.get_logger()
+
+CLEANERS = 8
+RETRY_SECONDS = 0.5  # what one look at a quarantined slice may take
+
+
+_Work = Callable[[int], None]
+
+
+class Releaser:
+    """Ends leases. Nothing is freed under a living process: what is not proved gone is quarantined."""
+
+    def __init__(
+        self, ledger: Ledger, journal: Journal, locks: LeaseLocks, changes: Changes, timeout_seconds: float
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._locks = locks
+        self._changes = changes
+        self._timeout = timeout_seconds
+        self._guard = threading.Lock()
+        self._running: dict[int, Future[None]] = {}
+        self._pool = ThreadPoolExecutor(CLEANERS, thread_name_prefix="cleaner")
+
+    def close(self) -> None:
+        """Take no more work; what is unfinished is taken up again at the next start."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def end(self, lease_id: int, *, uid: int | None, reason: str, kind: str = "releasing") -> None:
+        """Begin to release *lease_id*, and clean in the background. Ending an ended lease changes nothing."""
+        with self._locks.of(lease_id):
+            began = self._begin(lease_id, uid=uid, reason=reason, kind=kind)
+        if began:
+            self.clean(lease_id)
+        self._changes.announce()
+
+    def clean(self, lease_id: int) -> Future[None]:
+        """Clean a releasing lease in the background, once at a time."""
+        return self._submit(lease_id, self._clean)
+
+    def retry(self, lease_id: int) -> Future[None]:
+        """Look again whether a quarantined lease is clean by now."""
+        return self._submit(lease_id, self._retry)
+
+    def _begin(self, lease_id: int, *, uid: int | None, reason: str, kind: str) -> bool:
+        with self._ledger.write(release=True) as tx:
+            lease = tx.lease(lease_id)
+            if lease is None or lease.state in ENDED:
+                return False
+            if lease.state is LeaseState.QUEUED:
+                tx.move_lease(lease_id, LeaseState.CANCELLED, reason=reason)
+                tx.event("cancelled", uid=uid, lease=lease_id, reason=reason)
+                return False
+            if lease.state is not LeaseState.RELEASING:
+                tx.move_lease(lease_id, LeaseState.RELEASING, reason=reason)
+                tx.move_slices(lease_id, SliceState.CLEANING)
+                tx.event(kind, uid=uid, lease=lease_id, reason=reason)
+            return True
+
+    def _submit(self, lease_id: int, work: _Work) -> Future[None]:
+        with self._guard:
+            running = self._running.get(lease_id)
+            if running is not None and not running.done():
+                return running
+            future = self._pool.submit(self._run, work, lease_id)
+            self._running[lease_id] = future
+            return future
+
+    def _run(self, work: _Work, lease_id: int) -> None:
+        try:
+            work(lease_id)
+        except (AgentError, OSError) as fault:
+            # The reconciler comes back to every lease that is still releasing.
+            log.error("cleaning failed", lease=lease_id, why=str(fault))
+        finally:
+            with self._guard:
+                self._running.pop(lease_id, None)
+            self._changes.announce()
+
+    def _clean(self, lease_id: int) -> None:
+        lease = self._ledger.lease(lease_id)
+        if lease is None or lease.state is not LeaseState.RELEASING:
+            return
+        pending = self._journal.undo(lease_id, self._timeout)
+        with self._ledger.write(release=True) as tx:
+            if pending is None:
+                tx.move_slices(lease_id, SliceState.FREE)
+                tx.move_lease(lease_id, LeaseState.RELEASED)
+                tx.event("released", uid=None, lease=lease_id)
+            else:
+                tx.move_slices(lease_id, SliceState.QUARANTINED, reason=pending.why)
+                tx.move_lease(lease_id, LeaseState.FAILED, reason=pending.why)
+                tx.event("quarantined", uid=None, lease=lease_id, reason=pending.why)
+                log.warning("slice quarantined", lease=lease_id, why=pending.why)
+
+    def _retry(self, lease_id: int) -> None:
+        lease = self._ledger.lease(lease_id)
+        if lease is None or not quarantined(lease):
+            return
+        if self._journal.undo(lease_id, RETRY_SECONDS) is None:
+            with self._ledger.write(release=True) as tx:
+                tx.move_slices(lease_id, SliceState.FREE)
+                tx.event("cleared", uid=None, lease=lease_id, reason="proved clean")
+
+
+def quarantined(lease: Lease) -> bool:
+    return any(held.state is SliceState.QUARANTINED for held in lease.slices)
