@@ -36,7 +36,7 @@ until_true() {
     tries=100
     until "$@" >/dev/null 2>&1; do
         tries=$((tries - 1))
-        if [ "$tries" -eq 0 ]; then
+        if [ "$tries" -eq 0 ] || ! kill -0 "$agent"; then
             echo "demo: gave up waiting for: $*" >&2
             return 1
         fi
