@@ -1,0 +1,106 @@
+"""What a request comes to on one device: CUs, bytes and queue slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from nodeagent.domain.device import VRAM_GRAIN, Device
+from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.geometry import Geometry
+from nodeagent.domain.request import Policy, Request, Shape, SliceRequest
+from nodeagent.domain.shapes import granted_size, shared_size
+
+PAGE = 4096  # bytes; dmem.max is kept in whole pages
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One slice's needs on one device; which CUs it gets is not chosen yet."""
+
+    cus: int  # CUs asked for; for a shared slice the size of the shared set
+    granted_cus: int  # what the shape makes of them
+    shared: bool
+    whole: bool  # all CUs: no mask
+    exclusive: bool
+    vram_bytes: int
+    queue_slots: int
+    shape: Shape
+
+
+def check_sizes(request: Request) -> None:
+    """Refuse what no device could make sense of.
+
+    Raises:
+        InvalidField: a slice on the shared CUs without a size of VRAM: nothing would bound it.
+    """
+    for number, asked in enumerate(request.slices):
+        if asked.cu_shared and asked.vram_bytes is None and asked.vram_percent is None:
+            raise InvalidField(
+                f"slices[{number}].vram_bytes", "a slice on the shared CUs needs vram_bytes or vram_percent"
+            )
+
+
+def demand(asked: SliceRequest, device: Device, geometry: Geometry, policy: Policy, shared: float) -> Demand:
+    """What *asked* comes to on *device*.
+
+    VRAM alone books the same share of CUs, CUs alone the same share of VRAM, neither the whole device for
+    oneself. Percentages are of all CUs and of the grantable VRAM, the latter rounded down to 2 MiB and at
+    least that; an absolute size of VRAM is kept, rounded up to whole pages.
+
+    Args:
+        shared: percent of a device's CUs that its shared set takes.
+    """
+    cus = _cus(asked, device, geometry, shared)
+    vram_bytes = _vram_bytes(asked, device)
+    whole = not asked.cu_shared and cus == geometry.cus
+    granted = cus if asked.cu_shared else granted_size(geometry, cus, asked.shape)
+    share = Fraction(granted, geometry.cus)
+    if asked.cu_shared and device.grantable_bytes:
+        share = min(share, Fraction(vram_bytes, device.grantable_bytes))
+    default_slots = max(1, int(device.queue_slots * min(share, 1)))
+    return Demand(
+        cus=cus,
+        granted_cus=granted,
+        shared=asked.cu_shared,
+        whole=whole,
+        exclusive=asked.whole or policy is Policy.EXCLUSIVE,
+        vram_bytes=vram_bytes,
+        queue_slots=asked.queue_slots if asked.queue_slots is not None else default_slots,
+        shape=asked.shape,
+    )
+
+
+def _cus(asked: SliceRequest, device: Device, geometry: Geometry, shared: float) -> int:
+    if asked.cu_shared:
+        return shared_size(geometry, shared)
+    if asked.cus is not None:
+        return asked.cus
+    if asked.whole:
+        return geometry.cus
+    if asked.cu_percent is not None:
+        share = _share(asked.cu_percent)
+    elif asked.vram_percent is not None:
+        share = _share(asked.vram_percent)
+    else:
+        share = min(Fraction(asked.vram_bytes or 0, max(1, device.grantable_bytes)), Fraction(1))
+    return max(1, int(geometry.cus * share))
+
+
+def _vram_bytes(asked: SliceRequest, device: Device) -> int:
+    if asked.vram_bytes is not None:
+        return max(1, -(-asked.vram_bytes // PAGE)) * PAGE
+    if asked.whole:
+        return device.grantable_bytes
+    if asked.vram_percent is not None:
+        share = _share(asked.vram_percent)
+    elif asked.cu_percent is not None:
+        share = _share(asked.cu_percent)
+    else:
+        share = min(Fraction(asked.cus or 0, max(1, device.cus)), Fraction(1))
+    return max(1, int(device.grantable_bytes * share) // VRAM_GRAIN) * VRAM_GRAIN
+
+
+def _share(percent: float) -> Fraction:
+    """The percentage as it was written, not its nearest binary fraction: 29 % of 100 is 29."""
+    return Fraction(str(percent)) / 100
