@@ -40,7 +40,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def tests_of(path: Path) -> Iterator[ast.FunctionDef]:
+def cases_of(path: Path) -> Iterator[ast.FunctionDef]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield node
@@ -52,7 +52,7 @@ def test_every_test_says_in_one_line_what_holds() -> None:
         f"{name(path)}:{test.lineno} {test.name}"
         for path in modules("tests")
         if path.name.startswith("test_")
-        for test in tests_of(path)
+        for test in cases_of(path)
         if not (docstring := ast.get_docstring(test)) or "\n" in docstring
     ]
     assert not wrong, "no docstring, or more than one line:\n" + "\n".join(wrong)

@@ -1,0 +1,203 @@
+"""Everything that others build on is in the documentation, and nothing else is.
+
+What exists is read from the code itself: the parsers, the routes, the settings, the enumerations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# The tests' page and comparison, as tests/docs/conftest.py has them.
+Read = Callable[[str], Any]
+Same = Callable[[str, Any, Any], None]
+VARIABLE = re.compile(r"<(?:[a-z]+(?:[(][^)]*[)])?:)?")  # of a Flask rule: <int:id> is {id} in the docs
+
+
+def click_commands(command: click.Command, name: str) -> Iterator[tuple[str, set[str]]]:
+    """Every command that does something, spelled in full, with its long options."""
+    if isinstance(command, click.Group):
+        for child, inner in command.commands.items():
+            yield from click_commands(inner, f"{name} {child}")
+        return
+    yield (
+        name,
+        {spelling for parameter in command.params for spelling in parameter.opts if spelling[:2] == "--"},
+    )
+
+
+def argparse_commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, set[str]]]:
+    """The same of an argparse parser; hidden options do not count."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for group in groups:
+        for child, inner in group.choices.items():
+            yield from argparse_commands(inner, f"{name} {child}")
+    if not groups:
+        yield (
+            name,
+            {
+                spelling
+                for action in parser._actions
+                if action.help is not argparse.SUPPRESS
+                for spelling in action.option_strings
+                if spelling.startswith("--")
+            },
+        )
+
+
+def nodeagent_commands() -> dict[str, set[str]]:
+    return dict(click_commands(importlib.import_module("nodeagent.cli.main").main, "nodeagent"))
+
+
+def gpulease_commands() -> dict[str, set[str]]:
+    parser = importlib.import_module("gpulease.cli").build_parser()
+    return dict(argparse_commands(parser, "gpulease"))
+
+
+@pytest.mark.parametrize("commands", [nodeagent_commands, gpulease_commands])
+def test_every_command_and_option_is_documented(
+    commands: Callable[[], dict[str, set[str]]], page: Read, same: Same
+) -> None:
+    """docs/cli.md has a section for each command, which names exactly its options."""
+    cli, known = page("cli.md"), commands()
+    program = next(iter(known)).split()[0]
+    same("docs/cli.md", known, cli.headings(f"{program} "))
+    for command, options in known.items():
+        of_all = cli.options(program) & options  # said once, at the top, for all commands
+        same(f"docs/cli.md, {command},", options - of_all - {"--help"}, cli.options(command) - of_all)
+
+
+def test_every_route_is_documented(page: Read, same: Same) -> None:
+    """docs/api.md has a section for each method and path that the application answers."""
+    routes = {
+        f"{method} {VARIABLE.sub(r'{', rule.rule).replace('>', '}')}"
+        for rule in routing_table()
+        for method in rule.methods - {"HEAD", "OPTIONS"}
+        if rule.endpoint != "static"
+    }
+    api = page("api.md")
+    same("docs/api.md", routes, {h for h in api.sections if re.match(r"(GET|POST|DELETE|PUT|PATCH) /", h)})
+
+
+def routing_table() -> list[Any]:
+    return list(importlib.import_module("nodeagent.api.app").routes().iter_rules())
+
+
+@pytest.mark.parametrize(
+    ("model", "heading"),
+    [("LeaseBody", "POST /v1/leases"), ("SliceBody", "POST /v1/leases")],
+)
+def test_every_request_field_is_documented(model: str, heading: str, page: Read) -> None:
+    """docs/api.md names every field of the bodies that ask for a lease."""
+    fields = getattr(importlib.import_module("nodeagent.api.models"), model).model_fields
+    missing = set(fields) - set(page("api.md").rows(heading))
+    assert not missing, f"docs/api.md, {heading}, says nothing of {', '.join(sorted(missing))}"
+
+
+def test_every_config_key_is_documented_with_its_default(page: Read, same: Same) -> None:
+    """docs/config.md has a row for each key, and the default there is the default."""
+    keys = importlib.import_module("nodeagent.config").keys()
+    rows = page("config.md").rows("Configuration")
+    same("docs/config.md", keys, rows)
+    for key, (default, _) in keys.items():
+        told = rows[key].split("|")[0].strip().strip("`")
+        value = (
+            default.value
+            if isinstance(default, Enum)
+            else str(default)
+            if isinstance(default, Path)
+            else default
+        )
+        assert json.loads(told) == value, f"docs/config.md says {key} = {told}; it is {value!r}"
+
+
+def test_every_refusal_code_is_documented(page: Read, same: Same) -> None:
+    """docs/refusals.md has a row for each refusal code."""
+    codes = importlib.import_module("nodeagent.domain.refusals").Code
+    same("docs/refusals.md", {code.value for code in codes}, page("refusals.md").rows("Refusal codes"))
+
+
+def test_every_problem_code_is_documented_with_its_status(page: Read, same: Same) -> None:
+    """docs/refusals.md has a row for each problem code, with the HTTP status that it comes with."""
+    problems = importlib.import_module("nodeagent.api.problems")
+    kinds = [*problems.KINDS.values(), *(x for x in vars(problems).values() if isinstance(x, problems.Kind))]
+    rows = page("refusals.md").rows("Problem codes")
+    same("docs/refusals.md", {kind.code for kind in kinds}, rows)
+    for kind in kinds:
+        assert int(rows[kind.code].split("|")[0]) == kind.status, kind.code
+
+
+def test_every_code_of_the_client_is_documented(page: Read, same: Same) -> None:
+    """docs/cli.md has a row for each code that gpulease itself gives, with its exit code."""
+    errors = importlib.import_module("gpulease.errors")
+    own = {error.code: error.exit_code for error in tree(errors.GpuleaseError)}
+    rows = page("cli.md").rows("Codes of gpulease itself")
+    assert set(rows) <= set(own), f"docs/cli.md names {set(rows) - set(own)}, which do not exist"
+    elsewhere = page("refusals.md").rows("Problem codes")
+    same("docs/cli.md", set(own) - set(elsewhere), rows)
+    for code, rest in rows.items():
+        assert int(rest.split("|")[0]) == own[code], code
+
+
+def tree(kind: type[Any]) -> Iterator[type[Any]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from tree(child)
+
+
+def test_every_event_kind_is_documented(page: Read, same: Same) -> None:
+    """docs/api.md has a row for each kind of event that the agent writes."""
+    same("docs/api.md", set(event_kinds()), page("api.md").rows("GET /v1/events"))
+
+
+def event_kinds() -> Iterator[str]:
+    """What the use cases hand to ``event(…)``, directly or as *kind* through a method that does."""
+    for module in (ROOT / "nodeagent" / "service").glob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                kinds = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+                told = [default for argument, default in kinds if argument.arg == "kind" and default]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                told = node.args[:1] if node.func.attr == "event" else []
+                told += [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
+            else:
+                continue
+            for argument in told:
+                yield from literals(argument)
+
+
+def literals(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.IfExp):
+        yield from literals(node.body)
+        yield from literals(node.orelse)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def test_every_metric_is_documented(page: Read, same: Same) -> None:
+    """docs/metrics.md has a row for each metric that the agent serves."""
+    names = importlib.import_module("nodeagent.api.metrics").NAMES
+    same("docs/metrics.md", names, page("metrics.md").rows("Metrics"))
+
+
+def test_every_shipped_machine_is_documented(page: Read, same: Same) -> None:
+    """docs/machines.md has a row for each machine file."""
+    files = {path.name.split(".")[0] for path in (ROOT / "tests" / "machines").glob("*.json*")}
+    same("docs/machines.md", files, page("machines.md").rows("Machine files"))
+
+
+def test_every_page_is_in_the_index(page: Read) -> None:
+    """No page of the documentation is an orphan."""
+    index = set(page("index.md").sections["nodeagent"].split())
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} <= index
