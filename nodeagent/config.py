@@ -29,54 +29,68 @@ class _Section(BaseModel):
 class Server(_Section):
     """Where the agent listens, and who administers it."""
 
-    socket: Path = Field(DEFAULT_SOCKET, description="the unix socket of the API")
-    admin_group: str = Field("", description="group (name or number) whose members administer, besides root")
-    threads: int = Field(16, ge=4, le=64, description="threads for users' requests; root has 4 of its own")
+    socket: Path = Field(default=DEFAULT_SOCKET, description="the unix socket of the API")
+    admin_group: str = Field(
+        default="", description="group (name or number) whose members administer, besides root"
+    )
+    threads: int = Field(
+        default=16, ge=4, le=64, description="threads for users' requests; root has 4 of its own"
+    )
 
 
 class State(_Section):
     """Where the ledger lives."""
 
-    directory: Path = Field(DEFAULT_STATE, description="directory of the ledger, mode 0700")
+    directory: Path = Field(default=DEFAULT_STATE, description="directory of the ledger, mode 0700")
 
 
 class Defaults(_Section):
     """What a request gets that does not say."""
 
-    shape: Shape = Field(Shape.EVEN, description="shape of a CU set")
-    placement: Policy = Field(Policy.BINPACK, description="placement policy")
-    shared_cu: float = Field(25.0, gt=0, le=100, description="percent of a device's CUs in its shared set")
-    ttl_seconds: int = Field(900, ge=1, description="life of a lease that is anchored by time alone")
-    max_ttl_seconds: int = Field(86_400, ge=1, description="longest life that may be asked for")
-    start_seconds: int = Field(60, ge=1, description="time in which a holder must appear in its lease")
+    shape: Shape = Field(default=Shape.EVEN, description="shape of a CU set")
+    placement: Policy = Field(default=Policy.BINPACK, description="placement policy")
+    shared_cu: float = Field(
+        default=25.0, gt=0, le=100, description="percent of a device's CUs in its shared set"
+    )
+    ttl_seconds: int = Field(default=900, ge=1, description="life of a lease that is anchored by time alone")
+    max_ttl_seconds: int = Field(default=86_400, ge=1, description="longest life that may be asked for")
+    start_seconds: int = Field(
+        default=60, ge=1, description="time in which a holder must appear in its lease"
+    )
 
 
 class Devices(_Section):
     """What of the node is granted."""
 
-    include_apus: bool = Field(False, description="grant APUs that sit beside a discrete GPU too")
-    reserve_percent: float = Field(1.0, ge=0, lt=100, description="percent of VRAM that is never granted")
+    include_apus: bool = Field(default=False, description="grant APUs that sit beside a discrete GPU too")
+    reserve_percent: float = Field(
+        default=1.0, ge=0, lt=100, description="percent of VRAM that is never granted"
+    )
 
 
 class Limits(_Section):
     """What one user may ask for; administrators are not counted."""
 
-    live_leases: int = Field(16, ge=1, description="live leases of one user")
-    queued_leases: int = Field(8, ge=0, description="waiting requests of one user")
-    grants_per_second: float = Field(5.0, gt=0, description="grants a second of one user")
+    live_leases: int = Field(default=16, ge=1, description="live leases of one user")
+    queued_leases: int = Field(default=8, ge=0, description="waiting requests of one user")
+    grants_per_second: float = Field(default=5.0, gt=0, description="grants a second of one user")
 
 
 class Privacy(_Section):
     """What users see of each other."""
 
-    leases: Literal["masked", "open"] = Field("masked", description="masked: others' holders are hidden")
+    leases: Literal["masked", "open"] = Field(
+        default="masked", description="masked: others' holders are hidden"
+    )
 
 
 class Release(_Section):
     """How a slice comes back."""
 
-    timeout_seconds: float = Field(30.0, gt=0, description="time for the proof; then the slice is quarantined")
-    retry_seconds: float = Field(60.0, gt=0, description="time between two proofs of a quarantined slice")
+    timeout_seconds: float = Field(default=30.0, gt=0, description="time for the proof, then quarantine")
+    retry_seconds: float = Field(
+        default=60.0, gt=0, description="time between two proofs of a quarantined slice"
+    )
 
 
 class Config(_Section):
@@ -104,7 +118,7 @@ def read(path: Path) -> dict[str, Any]:
     """The file's tables; an absent file is an empty one.
 
     Raises:
-        InvalidField: it is no TOML, or someone other than root and the agent's own user could have written it.
+        InvalidField: it is no TOML, or others than root and the agent's own user could have written it.
     """
     try:
         with path.open("rb") as file:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
-from nodeagent.domain.lease import ENDED, HolderKind, Lease, LeaseState, SliceState
+from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState, SliceState
 from nodeagent.domain.records import Event
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
@@ -99,35 +99,38 @@ class Agent:
             raise LedgerUnavailable(reason)
         return self._parts.granter.grant(caller, order)
 
-    def lease(self, lease_id: int) -> Lease:
-        """Anyone may read a lease; what they see of another's is the API's to mask."""
-        lease = self._parts.ledger.lease(lease_id)
-        if lease is None:
-            raise UnknownThing(f"there is no lease {lease_id}")
-        return lease
+    def held(self) -> tuple[HeldSlice, ...]:
+        """Every slice that is not free."""
+        return self._parts.ledger.held()
 
-    def wait_lease(self, lease_id: int, seconds: float) -> Lease:
+    def lease(self, caller: Caller, lease_id: int) -> Lease:
+        """Anyone may read a lease; what they see of another's is the API's to mask."""
+        return self._read(lease_id)
+
+    def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease once it has left a passing state, or as it is after *seconds*."""
 
         def settled() -> Lease | None:
-            lease = self.lease(lease_id)
+            lease = self._read(lease_id)
             return None if lease.state in TRANSIENT else lease
 
-        return self._parts.changes.wait_for(settled, seconds) or self.lease(lease_id)
+        return self._parts.changes.wait_for(settled, seconds) or self._read(lease_id)
 
     def leases(
         self,
+        caller: Caller,
         *,
         state: Collection[LeaseState] | None = None,
         uid: int | None = None,
         device: str | None = None,
         holder: tuple[HolderKind, str] | None = None,
+        since: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
         """Leases by id, ascending; the last id is the cursor for *after*."""
         return self._parts.ledger.leases(
-            state=state, uid=uid, device=device, holder=holder, after=after, limit=limit
+            state=state, uid=uid, device=device, holder=holder, since=since, after=after, limit=limit
         )
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
@@ -136,26 +139,23 @@ class Agent:
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
         return self._parts.attacher.renew(caller, lease_id, ttl_seconds)
 
-    def release(self, caller: Caller, lease_id: int, wait_seconds: float = 0) -> Lease | None:
-        """Release; None for a lease that never was. Releasing an ended lease is success.
+    def release(self, caller: Caller, lease_id: int, wait_seconds: float = 0) -> Lease:
+        """Release; releasing an ended lease is success, one that never was is UnknownThing.
 
         The lease comes back RELEASING when its proof takes longer than *wait_seconds*.
         """
-        lease = self._parts.ledger.lease(lease_id)
-        if lease is None:
-            return None
+        lease = self._read(lease_id)
         self._must_own(caller, lease)
         if lease.state not in ENDED:
             self._parts.releaser.end(lease_id, uid=caller.uid, reason="released by its holder")
-        return self.wait_lease(lease_id, wait_seconds)
+        return self.wait_lease(caller, lease_id, wait_seconds)
 
     def clear_lease(self, caller: Caller, lease_id: int) -> Lease:
         """Try the proof of a quarantined lease again, now."""
         self._must_administer(caller)
-        lease = self.lease(lease_id)
-        if quarantined(lease):
+        if quarantined(self._read(lease_id)):
             self._await(self._parts.releaser.retry(lease_id).result)
-        return self.lease(lease_id)
+        return self._read(lease_id)
 
     # -- devices ------------------------------------------------------------------------------------
 
@@ -165,7 +165,9 @@ class Agent:
             raise UnknownThing(f"there is no device {key}")
         return device
 
-    def drain(self, caller: Caller, key: str, reason: str, until_seconds: int | None = None) -> Device:
+    def drain(
+        self, caller: Caller, key: str, *, reason: str | None = None, until_seconds: int | None = None
+    ) -> Device:
         """Grant nothing new on the device; live leases go on and may renew."""
         self._must_administer(caller)
         self.device(key)
@@ -201,14 +203,20 @@ class Agent:
 
     # -- events -------------------------------------------------------------------------------------
 
-    def events(self, caller: Caller, *, after: int, limit: int, wait_seconds: float) -> tuple[Event, ...]:
+    def events(self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100) -> tuple[Event, ...]:
         """Events after the one numbered *after*: all of them for administrators, their own for others."""
         own = None if caller.administrator else caller.uid
 
         def look() -> tuple[Event, ...] | None:
             return self._parts.ledger.events(after=after, limit=limit, uid=own) or None
 
-        return self._parts.changes.wait_for(look, wait_seconds) or ()
+        return self._parts.changes.wait_for(look, wait) or ()
+
+    def _read(self, lease_id: int) -> Lease:
+        lease = self._parts.ledger.lease(lease_id)
+        if lease is None:
+            raise UnknownThing(f"there is no lease {lease_id}")
+        return lease
 
     # -- rights -------------------------------------------------------------------------------------
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from nodeagent.adapters.attach import attach
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
-from nodeagent.adapters.limits import effective_limits, loosens
 from nodeagent.adapters.peer import Peer
 from nodeagent.adapters.processes import start_time_of
 from nodeagent.domain.errors import NotAllowed, StaleLease, UnknownThing
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease, LeaseState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
+from nodeagent.service.cgroup_effects import CGROUP, ref_of
 from nodeagent.service.changes import Changes
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
@@ -20,7 +21,7 @@ from nodeagent.service.plan import Planner
 
 
 class Attacher:
-    """Moves callers into the cgroups of their leases; a release in between cannot slip past the lease's lock."""
+    """Moves callers into the cgroups of their leases. The lease's lock keeps a release from slipping in."""
 
     def __init__(
         self,
@@ -78,24 +79,23 @@ class Attacher:
             if start is None:
                 raise NotAllowed(f"process {caller.pid} has ended")
             return replace(lease.anchor, pid=caller.pid, start_time=start)
-        ref = self._ref(lease)
-        current = self._tree.cgroup_of(caller.pid)
-        looser = loosens(effective_limits(self._tree, current), effective_limits(self._tree, lease.cgroup))
-        if looser:
-            raise NotAllowed(f"your cgroup limits {', '.join(looser)} more tightly than the lease's does")
-        self._tree.attach(ref, self._peer(caller), gpu_in_use=self._gpu_in_use)
+        try:
+            with self._tree.open(self._ref(lease)) as cgroup:
+                attach(self._tree, cgroup, self._peer(caller), gpu_in_use=self._gpu_in_use)
+        except FileNotFoundError:
+            raise StaleLease(f"the cgroup of lease {lease.id} is gone") from None
         return replace(lease.anchor, pid=None, start_time=None)
 
     def _ref(self, lease: Lease) -> CgroupRef:
         for record in self._ledger.effects(lease.id):
-            evidence = record.evidence or {}
-            if evidence.get("path") == lease.cgroup and "inode" in evidence:
-                return CgroupRef(str(evidence["path"]), int(evidence["inode"]))
+            ref = ref_of(record.evidence or {}) if record.kind == CGROUP else None
+            if ref is not None:
+                return ref
         raise StaleLease(f"lease {lease.id} has no cgroup on record")
 
     @staticmethod
     def _peer(caller: Caller) -> Peer:
-        return Peer(caller.pid, caller.uid, caller.gid, caller.groups, caller.pidfd)
+        return Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
 
     def _own_active(self, caller: Caller, lease_id: int) -> Lease:
         lease = self._read(lease_id)

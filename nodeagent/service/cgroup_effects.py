@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.limits import Limits, apply
@@ -18,6 +20,14 @@ def ref_of(evidence: Evidence) -> CgroupRef | None:
     if "path" not in evidence:
         return None
     return CgroupRef(path=str(evidence["path"]), inode=int(evidence["inode"]))
+
+
+def found(tree: CgroupTree, arguments: Arguments) -> Evidence:
+    """Path and inode of the cgroup that the lease's first effect has just made."""
+    ref = tree.find(int(arguments["lease"]), arguments["parent"])
+    if ref is None:
+        raise OutsideFault(f"cgroup of lease {arguments['lease']}", "vanished while the lease was prepared")
+    return {"path": ref.path, "inode": ref.inode}
 
 
 class CgroupEffect:
@@ -57,21 +67,21 @@ class CgroupEffect:
 
 
 class OccupantsEffect:
-    """Those who run in the lease's cgroup. Undone, they are killed and seen gone before anything else goes."""
+    """Those who run in the lease's cgroup: killed and seen gone before anything else is undone."""
 
     def __init__(self, tree: CgroupTree) -> None:
         self._tree = tree
 
     def apply(self, arguments: Arguments) -> Evidence:
-        return {}
+        return found(self._tree, arguments)
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
         return {}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        ref = self._tree.find(int(arguments["lease"]), arguments["parent"])
+        ref = ref_of(evidence)
         if ref is None:
-            return {"populated": False}
+            return {"populated": "nobody could enter yet"}
         try:
             with self._tree.open(ref) as cgroup:
                 if not cgroup.populated():
@@ -91,47 +101,40 @@ class DmemEffect:
         self._dmem = dmem
 
     def apply(self, arguments: Arguments) -> Evidence:
-        ref = self._ref(arguments)
+        where = found(self._tree, arguments)
+        ref = CgroupRef(str(where["path"]), int(where["inode"]))
         self._dmem.enable(ref.path)
         for region, limit_bytes in arguments["regions"].items():
             self._dmem.limit(ref, region, int(limit_bytes))
-        return {"limits": dict(arguments["regions"])}
+        return where
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        held = self._dmem.limits(self._ref(arguments))
+        ref = ref_of(evidence)
+        held = self._dmem.limits(ref) if ref else {}
         for region, limit_bytes in arguments["regions"].items():
             if held.get(region) != limit_bytes:
                 raise OutsideFault(region, f"dmem.max reads {held.get(region)}, {limit_bytes} was written")
-        return {"read_back": {region: held[region] for region in arguments["regions"]}}
+        return {"read_back": dict(held)}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        ref = self._tree.find(int(arguments["lease"]), arguments["parent"])
-        if ref is None:
-            return {"current": "the cgroup is gone"}
-        charged = {
-            region: used
-            for region, used in self._dmem.current(ref).items()
-            if used and region in arguments["regions"]
-        }
+        ref = ref_of(evidence)
+        used = self._dmem.current(ref) if ref else {}
+        charged = {region: used[region] for region in arguments["regions"] if used.get(region)}
         if charged:
-            return Pending(f"{ref.path}: VRAM still charged: {charged}")
+            return Pending(f"{evidence['path']}: VRAM is still charged: {charged}")
         return {"current": 0}
-
-    def _ref(self, arguments: Arguments) -> CgroupRef:
-        ref = self._tree.find(int(arguments["lease"]), arguments["parent"])
-        if ref is None:
-            raise OutsideFault(f"lease {arguments['lease']}", "its cgroup vanished before the limit was set")
-        return ref
 
 
 class ProcessEffect:
-    """A holder without a cgroup of the lease: nothing to set, and the slice is held until it has ended.
+    """A holder outside every cgroup of ours, which the agent therefore never signals.
 
-    It is never signalled: the agent signals only inside a lease's cgroup (design 2.7).
+    Strict, for one that was adopted or attached: the slice is held until it has ended. Else, for one that
+    merely took the lease: until it has ended or has no GPU open.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, gpu_in_use: Callable[[int], bool]) -> None:
         self._clock = clock
+        self._gpu_in_use = gpu_in_use
 
     def apply(self, arguments: Arguments) -> Evidence:
         return {}
@@ -140,10 +143,12 @@ class ProcessEffect:
         return {}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        same_boot = arguments["boot_id"] == self._clock.boot_id
-        if same_boot and alive(int(arguments["pid"]), int(arguments["start_time"])):
-            return Pending(f"process {arguments['pid']} still runs; end it to free its slice")
-        return {"process": "ended"}
+        pid = int(arguments["pid"])
+        if arguments["boot_id"] != self._clock.boot_id or not alive(pid, int(arguments["start_time"])):
+            return {"process": "ended"}
+        if arguments["strict"] or self._gpu_in_use(pid):
+            return Pending(f"process {pid} still runs; end it to free its slice")
+        return {"process": "has no GPU open"}
 
 
 class AdoptedEffect:

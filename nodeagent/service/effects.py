@@ -1,4 +1,4 @@
-"""Effects: every change outside the ledger, journaled before the act. Grant, release, recovery walk the journal.
+"""Effects: every change outside the ledger, journaled before the act. Use cases only walk the journal.
 
 A new means of enforcement is a new effect; no use case ever lists them.
 """

@@ -47,9 +47,7 @@ class Planner:
             planned.append(self.process(anchor.pid, anchor.start_time or 0, strict=False))
         if self._tree is not None:
             home = self._home(self._tree, caller)
-            planned.append(
-                Planned(CGROUP, {"lease": lease_id, "parent": home.parent, "limits": home.limits})
-            )
+            planned.append(Planned(CGROUP, {"lease": lease_id, "parent": home.parent, "limits": home.limits}))
         return planned
 
     def limits(
@@ -76,7 +74,9 @@ class Planner:
 
     def tiers(self) -> tuple[Tier, ...]:
         """What this node offers, and why not what it lacks."""
-        cgroup = Tier("cgroup", self._tree is not None, self._no_tree or "leases are grouped and ended by cgroup")
+        cgroup = Tier(
+            "cgroup", self._tree is not None, self._no_tree or "leases are grouped and ended by cgroup"
+        )
         why = self._dmem.unavailable() if self._dmem and self._tree else "needs a cgroup2 mount"
         dmem = Tier(
             "dmem",

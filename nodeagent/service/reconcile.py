@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from nodeagent.adapters.cgroup import CgroupTree
-from nodeagent.adapters.watch import Watcher
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.domain.clock import Clock
+from nodeagent.domain.device import DeviceState, Inventory
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import Lease, LeaseState, SliceState
 from nodeagent.ledger.ledger import Ledger
@@ -22,10 +22,15 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.grant import Granter
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
+from nodeagent.service.vigil import Vigil
 
 log = structlog.get_logger()
 
 SECOND_NS = 1_000_000_000
+REMEMBER_NS = 86_400 * SECOND_NS  # a request id is known for a day
+KEEP_SECONDS = 90 * 86_400  # ended leases
+KEEP_EVENTS = 200_000
+KEEP_EVENT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Reconciler:
         self._wake = threading.Event()
         self._stop = False
         self._thread: threading.Thread | None = None
-        self._watcher = Watcher(self.wake)
+        self._vigil = Vigil(self.wake, tree)
         self._proved_ns = 0
         self._pruned_ns = 0
         self._strangers: tuple[str, ...] = ()
@@ -75,7 +80,7 @@ class Reconciler:
         self._wake.set()
 
     def start(self) -> None:
-        self._watcher.start()
+        self._vigil.start()
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
         self._thread.start()
 
@@ -84,7 +89,7 @@ class Reconciler:
         self.wake()
         if self._thread is not None:
             self._thread.join(timeout=5)
-        self._watcher.stop()
+        self._vigil.stop()
 
     def strangers(self) -> tuple[str, ...]:
         """Populated lease cgroups that the ledger does not know: grants stop while there are any."""
@@ -122,15 +127,28 @@ class Reconciler:
         if self._tree is None:
             return ()
         known = {lease.id for lease in self._ledger.live()} | {h.lease for h in self._ledger.held()}
-        return tuple(path for lease, path in self._tree.populated_leases() if lease not in known)
+        return tuple(
+            ref.path
+            for lease, ref in self._tree.existing().items()
+            if lease not in known and self._populated(self._tree, ref)
+        )
+
+    @staticmethod
+    def _populated(tree: CgroupTree, ref: CgroupRef) -> bool:
+        try:
+            with tree.open(ref) as cgroup:
+                return cgroup.populated()
+        except FileNotFoundError:
+            return False
 
     def _leases(self) -> None:
         live = self._ledger.live()
+        inventory = self._survey.inventory()
         for lease in live:
-            self._one(lease)
-        self._watcher.keep({str(lease.id): lease.anchor for lease in live if lease.state is LeaseState.ACTIVE})
+            self._one(lease, lost_device(lease, inventory))
+        self._vigil.keep([lease for lease in live if lease.state is LeaseState.ACTIVE])
 
-    def _one(self, lease: Lease) -> None:
+    def _one(self, lease: Lease, lost: str | None) -> None:
         if lease.state is LeaseState.RELEASING:
             self._releaser.clean(lease.id)
             return
@@ -139,8 +157,8 @@ class Reconciler:
         elif dead := self._anchors.dead(lease):
             log.info("holder gone", lease=lease.id, why=dead)
             self._releaser.end(lease.id, uid=None, reason=dead, kind="reaped")
-        elif lease.state is LeaseState.LOST:
-            self._releaser.end(lease.id, uid=None, reason=lease.reason or "lost")
+        elif lost:
+            self._releaser.end(lease.id, uid=None, reason=lost, kind="lost")
         elif lease.state is LeaseState.PREPARING:
             self._granter.prepare(lease.id)
 
@@ -151,7 +169,7 @@ class Reconciler:
             self._releaser.end(lease.id, uid=None, reason=over)
 
     def _queue(self) -> None:
-        """Grant those who wait, oldest first. One that does not fit does not hold up a smaller one behind it."""
+        """Grant those who wait, oldest first; one that does not fit yet does not hold up those behind it."""
         for lease in self._ledger.leases(state={LeaseState.QUEUED}):
             self._granter.try_queued(lease)
 
@@ -169,4 +187,20 @@ class Reconciler:
             return
         self._pruned_ns = now
         with self._ledger.write() as tx:
-            tx.prune()
+            tx.prune(
+                leases_before=self._clock.wall() - KEEP_SECONDS,
+                max_events=KEEP_EVENTS,
+                max_event_bytes=KEEP_EVENT_BYTES,
+            )
+            tx.forget_requests(now - REMEMBER_NS)
+
+
+def lost_device(lease: Lease, inventory: Inventory) -> str | None:
+    """Why the lease lost a device: it vanished, or a mode change opened another epoch of it."""
+    for held in lease.slices:
+        device = inventory.device(held.placed.device)
+        if device is None or device.state is DeviceState.GONE:
+            return f"device {held.placed.device} vanished"
+        if device.epoch != held.placed.epoch:
+            return f"device {device.key} was partitioned anew"
+    return None

@@ -68,6 +68,8 @@ class Releaser:
                 tx.move_lease(lease_id, LeaseState.CANCELLED, reason=reason)
                 tx.event("cancelled", uid=uid, lease=lease_id, reason=reason)
                 return False
+            if kind == "lost" and lease.state is LeaseState.ACTIVE:
+                tx.move_lease(lease_id, LeaseState.LOST, reason=reason)
             if lease.state is not LeaseState.RELEASING:
                 tx.move_lease(lease_id, LeaseState.RELEASING, reason=reason)
                 tx.move_slices(lease_id, SliceState.CLEANING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -11,7 +11,7 @@ import structlog
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, DeviceState, Inventory
 from nodeagent.domain.lease import HeldSlice
-from nodeagent.domain.records import Drain
+from nodeagent.domain.records import Drain, Registered
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.orders import Free
 
@@ -36,7 +36,7 @@ class Survey:
     def rescan(self) -> Inventory:
         """Scan now, and tell the ledger the capacities that its triggers check."""
         busy = frozenset(held.placed.pool for held in self._ledger.held())
-        found = self._scan(busy)
+        found = with_epochs(self._scan(busy), self._ledger.registered())
         with self._lock:
             gone = tuple(
                 replace(device, state=DeviceState.GONE, reason="was on this node and vanished")
@@ -63,6 +63,25 @@ class Survey:
         with self._lock:
             found = self._found
         return drained(found, self._ledger.drains())
+
+
+def with_epochs(inventory: Inventory, registered: Sequence[Registered]) -> Inventory:
+    """*inventory* with each device in its epoch: another mode, or another number of CUs, opens a new one."""
+    known = {row.device: row for row in registered}
+    return replace(
+        inventory,
+        devices=tuple(
+            replace(device, epoch=_epoch(device, known.get(device.key))) for device in inventory.devices
+        ),
+    )
+
+
+def _epoch(device: Device, last: Registered | None) -> int:
+    if last is None:
+        return device.epoch
+    modes = (device.compute_partition, device.memory_partition, device.cus)
+    same = modes == (last.compute_partition, last.memory_partition, last.cus)
+    return last.epoch if same or device.state is DeviceState.UNHEALTHY else last.epoch + 1
 
 
 def drained(inventory: Inventory, drains: tuple[Drain, ...]) -> Inventory:
