@@ -1,202 +1,147 @@
-"""The ledger: what is held, by whom, until when. Signatures first; the body follows."""
+"""The ledger: what is held, by whom, until when. The one owner of the database, and its one writer."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from sqlalchemy import Connection, Engine
+
 from nodeagent.domain.clock import Clock
-from nodeagent.domain.device import Device, Pool
-from nodeagent.domain.guarantee import Guarantee
-from nodeagent.domain.lease import (
-    Anchor,
-    HeldSlice,
-    Holder,
-    HolderKind,
-    Lease,
-    LeaseState,
-    PlacedSlice,
-    SliceState,
-)
-from nodeagent.domain.records import (
-    Counts,
-    Drain,
-    EffectRecord,
-    EffectState,
-    Event,
-    Json,
-    LedgerHealth,
-    Registered,
-    Remembered,
-)
-from nodeagent.domain.request import Request
+from nodeagent.domain.errors import LedgerUnavailable
+from nodeagent.domain.records import LedgerHealth
+from nodeagent.ledger import checks
+from nodeagent.ledger.engine import Lock, connect, engine
+from nodeagent.ledger.faults import Damaged, DiskFull, translated
+from nodeagent.ledger.ids import IdBlocks
+from nodeagent.ledger.migrate import migrate
+from nodeagent.ledger.queries import Queries
+from nodeagent.ledger.reserve import Reserve
+from nodeagent.ledger.transaction import Transaction
 
-
-class Queries:
-    """Reads: `Ledger` (each call a consistent snapshot) and `Transaction` (sees its own writes) have them."""
-
-    def held(self) -> tuple[HeldSlice, ...]:
-        raise NotImplementedError
-
-    def quarantined(self) -> tuple[HeldSlice, ...]:
-        raise NotImplementedError
-
-    def lease(self, lease_id: int) -> Lease | None:
-        raise NotImplementedError
-
-    def leases(
-        self,
-        *,
-        state: Collection[LeaseState] | None = None,
-        uid: int | None = None,
-        device: str | None = None,
-        holder: tuple[HolderKind, str] | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> tuple[Lease, ...]:
-        raise NotImplementedError
-
-    def live(self) -> tuple[Lease, ...]:
-        raise NotImplementedError
-
-    def effects(self, lease_id: int) -> tuple[EffectRecord, ...]:
-        raise NotImplementedError
-
-    def events(self, after: int = 0, limit: int = 100, lease: int | None = None) -> tuple[Event, ...]:
-        raise NotImplementedError
-
-    def drains(self) -> tuple[Drain, ...]:
-        raise NotImplementedError
-
-    def registered(self) -> tuple[Registered, ...]:
-        """Every device's newest epoch."""
-        raise NotImplementedError
-
-    def remembered(self, uid: int, request_id: str) -> Remembered | None:
-        """What a request id got in this boot and the last 24 h."""
-        raise NotImplementedError
-
-    def counts(self, uid: int) -> Counts:
-        raise NotImplementedError
-
-
-class Transaction(Queries):
-    """All writes."""
-
-    def register(self, devices: Sequence[Device], pools: Sequence[Pool]) -> None:
-        raise NotImplementedError
-
-    def forget_requests(self, before_ns: int) -> int:
-        raise NotImplementedError
-
-    def open_lease(
-        self,
-        *,
-        state: LeaseState,
-        holder: Holder,
-        gid: int,
-        anchor: Anchor,
-        request: Request,
-        request_id: str | None,
-        digest: str,
-        placed: Sequence[PlacedSlice] = (),
-        wait_until_ns: int | None = None,
-    ) -> int:
-        raise NotImplementedError
-
-    def place(self, lease_id: int, placed: Sequence[PlacedSlice]) -> None:
-        raise NotImplementedError
-
-    def move_lease(self, lease_id: int, to: LeaseState, *, reason: str | None = None) -> None:
-        raise NotImplementedError
-
-    def move_slices(
-        self,
-        lease_id: int,
-        to: SliceState,
-        *,
-        only: Collection[int] | None = None,
-        reason: str | None = None,
-    ) -> None:
-        raise NotImplementedError
-
-    def activate(
-        self,
-        lease_id: int,
-        *,
-        guarantee: Guarantee,
-        environment: Mapping[str, str | None],
-        cgroup: str | None,
-        anchor: Anchor,
-    ) -> None:
-        raise NotImplementedError
-
-    def set_anchor(self, lease_id: int, anchor: Anchor) -> None:
-        raise NotImplementedError
-
-    def set_guarantee(self, lease_id: int, guarantee: Guarantee) -> None:
-        raise NotImplementedError
-
-    def plan_effect(self, lease_id: int, kind: str, arguments: Mapping[str, Json]) -> EffectRecord:
-        raise NotImplementedError
-
-    def mark_effect(
-        self, effect_id: int, state: EffectState, evidence: Mapping[str, Json] | None = None
-    ) -> None:
-        raise NotImplementedError
-
-    def event(
-        self,
-        kind: str,
-        *,
-        uid: int | None,
-        lease: int | None = None,
-        device: str | None = None,
-        reason: str | None = None,
-        data: Mapping[str, Json] | None = None,
-    ) -> int:
-        raise NotImplementedError
-
-    def drain(self, device: str, *, reason: str | None, uid: int, until_ns: int | None) -> None:
-        raise NotImplementedError
-
-    def undrain(self, device: str) -> bool:
-        """False: it was not drained."""
-        raise NotImplementedError
-
-    def prune(self, *, leases_before: float, max_events: int, max_event_bytes: int) -> int:
-        """Delete at most one batch of what is over; returns how many rows: call it until 0."""
-        raise NotImplementedError
+WAIT_SECONDS = 5.0
 
 
 class Ledger(Queries):
-    """The one owner of the database."""
+    """Reads go through connections of their own, so they never wait for the writer.
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    Beside the database lie ``ids`` (the ids' high-water mark) and ``reserve`` (disk space for releases).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        lock: Lock | None = None,
+        begin: str = "BEGIN IMMEDIATE",
+        reserve: Reserve | None = None,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
         self._path = path
         self._clock = clock
+        self._lock: Lock = threading.Lock() if lock is None else lock
+        self._begin = begin
+        self._reserve = reserve or Reserve(path.with_name("reserve"))
+        self._wait_seconds = wait_seconds
+        self._ids = IdBlocks(path.with_name("ids"))
+        self._writer: Engine | None = None
+        self._reader: Engine | None = None
+        self._trouble: str | None = "the ledger is not open"
 
     def open(self, *, floor: int = 0) -> None:
-        """Migrate, check and open, after the fork. Never raises for a damaged database: see `health`."""
-        raise NotImplementedError
+        """Migrate, check and open the database; ids start above *floor*. Call it after the fork.
+
+        Never raises for a damaged, unreadable or newer database: `health` says so, and `write` refuses.
+        """
+        self.close()
+        self._ids.start(floor)
+        self._writer = engine(self._path, begin=self._begin)
+        self._reader = engine(self._path, begin="BEGIN", read_only=True)
+        try:
+            _prepare(self._path.parent)
+            self._reserve.spend_if_needed()
+            migrate(self._path)
+            self._trouble = None
+            self.check()
+        except (LedgerUnavailable, OSError) as error:
+            self._trouble = str(error)
 
     def close(self) -> None:
-        raise NotImplementedError
+        for each in (self._reader, self._writer):
+            if each is not None:
+                each.dispose()
+        self._reader = self._writer = None
+        self._trouble = "the ledger is not open"
 
     def health(self) -> LedgerHealth:
-        raise NotImplementedError
+        trouble = self._trouble or self._reserve.trouble()
+        return LedgerHealth(trouble is None, trouble)
 
     def check(self) -> tuple[str, ...]:
-        """Problems found; any makes the ledger read-only."""
-        raise NotImplementedError
+        """Check the whole database; a problem makes the ledger read-only until it is opened again."""
+        try:
+            with translated(), closing(connect(self._path)) as connection:
+                found = checks.problems(connection)
+        except LedgerUnavailable as error:
+            found = (str(error),)
+        if found:
+            self._trouble = f"{self._path}: {'; '.join(found[:3])}"
+        return found
 
     @contextmanager
     def write(self, *, release: bool = False) -> Iterator[Transaction]:
-        """One transaction. *release*: it serves leases that exist, and may use the disk's reserve.
+        """One transaction: committed at the end, undone by an exception.
+
+        *release* marks one that serves leases which exist (release, reap, renew, attach): it works on a
+        full disk too. If space ends within it, the reserve is given up and trying again succeeds.
 
         Raises:
-            LedgerUnavailable, LedgerConflict, IllegalMove
+            LedgerUnavailable: read-only, full, damaged, or the writer was busy for 5 s.
+            LedgerConflict: something is held already, or over a limit.
+            IllegalMove: a state that cannot be reached from here.
         """
-        raise NotImplementedError
-        yield
+        if not self._lock.acquire(timeout=self._wait_seconds):
+            raise LedgerUnavailable("the ledger's writer is busy; try again")
+        try:
+            writer = self._ready(release)
+            with translated(), writer.begin() as connection:
+                yield Transaction(connection, self._clock, self._ids)
+        except DiskFull:
+            if release:
+                self._reserve.spend()
+            raise
+        except Damaged as error:
+            self._trouble = str(error)
+            raise
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        reader = self._reader
+        if reader is None:
+            raise LedgerUnavailable("the ledger is not open")
+        with translated(), reader.connect() as connection:
+            yield connection
+
+    def _ready(self, release: bool) -> Engine:
+        if self._writer is None or self._trouble is not None:
+            raise LedgerUnavailable(self._trouble or "the ledger is not open")
+        if release:
+            self._reserve.spend_if_needed()
+        else:
+            self._reserve.demand()
+        return self._writer
+
+
+def _prepare(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LedgerUnavailable(f"{directory}: others can write here: chmod 0700 it, or choose another")
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        raise LedgerUnavailable(f"{directory}: not writable by uid {os.geteuid()}")

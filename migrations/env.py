@@ -1,0 +1,28 @@
+"""Run migrations on the connection that `nodeagent.ledger.migrate` hands over: never from a URL or a file."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import Connection
+
+from nodeagent.ledger.tables import metadata
+
+
+def run(connection: Connection) -> None:
+    # Copying a table (batch mode) drops the old one, which foreign keys would forbid; inside a
+    # transaction this pragma does nothing, so it goes to the driver's connection before one begins.
+    driver = connection.connection.driver_connection
+    if driver is None:
+        raise RuntimeError("the connection is closed")
+    driver.execute("PRAGMA foreign_keys=OFF")
+    context.configure(
+        connection=connection, target_metadata=metadata, render_as_batch=True, transaction_per_migration=False
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+        broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+        if broken is not None:
+            raise RuntimeError(f"{broken[0]}: row {broken[1]} refers to a missing row of {broken[2]}")
+
+
+run(context.config.attributes["connection"])

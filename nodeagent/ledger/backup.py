@@ -1,0 +1,65 @@
+"""Copies of a ledger in use. VACUUM INTO: a stepwise copy starts over at every write and may never end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import closing
+from pathlib import Path
+
+from nodeagent.domain.errors import OutsideFault
+from nodeagent.ledger.checks import problems
+from nodeagent.ledger.engine import connect
+from nodeagent.ledger.faults import translated
+from nodeagent.ledger.ids import sync_directory
+
+
+def backup(path: Path, target: Path) -> None:
+    """Copy the ledger at *path* to *target*, a new file of mode 0600, checked and synced.
+
+    Raises:
+        OutsideFault: *target* exists, or stands where others could swap it.
+        LedgerUnavailable: the ledger cannot be read, or the copy not be written.
+    """
+    _refuse_shared_directory(target.parent)
+    # Made first, because SQLite would follow a symbolic link and leave the copy readable for everyone.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(target, flags, 0o600)
+    except FileExistsError:
+        raise OutsideFault(target, "exists already; a backup overwrites nothing: name a new file") from None
+    except OSError as error:
+        raise OutsideFault(target, f"{error.strerror}; the backup was not made") from None
+    try:
+        with translated():
+            _copy(path, target)
+        os.fsync(descriptor)
+        sync_directory(target.parent)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _copy(path: Path, target: Path) -> None:
+    with closing(connect(path, read_only=True)) as source:
+        source.execute("PRAGMA query_only=OFF")  # SQLite counts the copy as a write; the file stays mode=ro
+        source.execute("VACUUM INTO ?", (str(target),))
+    with closing(connect(target, read_only=True)) as copy:
+        found = problems(copy)
+    if found:
+        raise OutsideFault(target, f"the copy is not sound: {found[0]}")
+
+
+def _refuse_shared_directory(directory: Path) -> None:
+    """SQLite opens the file by name, so nobody else may be able to put another one in its place."""
+    try:
+        status = directory.stat()
+    except OSError as error:
+        raise OutsideFault(directory, f"{error.strerror}; the backup was not made") from None
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    if others_write or status.st_uid not in (0, os.geteuid()):
+        raise OutsideFault(
+            directory, "others can write here and could swap the backup: use your own directory"
+        )

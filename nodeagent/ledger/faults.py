@@ -1,0 +1,59 @@
+"""What SQLite's errors mean to the agent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, TimeoutError
+
+from nodeagent.domain.errors import AgentError, IllegalMove, LedgerConflict, LedgerUnavailable
+from nodeagent.ledger.triggers import ILLEGAL_MOVE
+
+
+class DiskFull(LedgerUnavailable):
+    """The file system took no more. An over-run quota is an I/O error to SQLite, so those count too."""
+
+
+class Damaged(LedgerUnavailable):
+    """The file is no database, or a broken one. It stays read-only until it is opened again."""
+
+
+_KINDS: dict[int, tuple[type[LedgerUnavailable], str]] = {
+    sqlite3.SQLITE_FULL: (DiskFull, "no space is left: make room on the state directory's file system"),
+    sqlite3.SQLITE_IOERR: (DiskFull, "the disk failed or is over quota: see the kernel log"),
+    sqlite3.SQLITE_CORRUPT: (Damaged, "the database is damaged: stop the agent and restore a backup"),
+    sqlite3.SQLITE_NOTADB: (Damaged, "the file is no database: stop the agent and restore a backup"),
+    sqlite3.SQLITE_READONLY: (LedgerUnavailable, "the file or its file system is read-only"),
+    sqlite3.SQLITE_CANTOPEN: (LedgerUnavailable, "the file cannot be opened: check the state directory"),
+    sqlite3.SQLITE_BUSY: (
+        LedgerUnavailable,
+        "another process holds the database: a second agent?",
+    ),
+}
+
+
+def meaning(error: SQLAlchemyError | sqlite3.Error) -> AgentError | None:
+    """The agent's own error for *error*; None where it can only be a bug."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.IntegrityError):
+        return IllegalMove(str(cause)) if str(cause).startswith(ILLEGAL_MOVE) else LedgerConflict(str(cause))
+    if isinstance(cause, TimeoutError):
+        return LedgerUnavailable("every connection to the ledger is in use")
+    if not isinstance(cause, sqlite3.DatabaseError) or isinstance(cause, sqlite3.ProgrammingError):
+        return None
+    kind, likely = _KINDS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, (LedgerUnavailable, ""))
+    return kind(f"ledger: {cause}" + (f" ({likely})" if likely else ""))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the agent's own errors in place of SQLite's."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        known = meaning(error)
+        if known is None:
+            raise
+        raise known from error

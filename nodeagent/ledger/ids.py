@@ -1,0 +1,86 @@
+"""Lease ids: taken in blocks whose high-water mark lies beside the database, so a restore reuses none."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from nodeagent.domain.errors import LedgerUnavailable
+
+BLOCK = 1000
+
+
+class IdBlocks:
+    """Strictly increasing ids. The mark is on disk before the first id of its block is given out."""
+
+    def __init__(self, file: Path, *, block: int = BLOCK) -> None:
+        self._file = file
+        self._block = block
+        self._next = self._last = 0
+        self._floor = 0
+        self._lock = threading.Lock()
+
+    def start(self, floor: int) -> None:
+        """The next id comes from a new block above *floor* and the mark."""
+        with self._lock:
+            self._floor = floor
+            self._next = self._last = 0
+
+    def take(self, above: int) -> int:
+        """The next id, greater than *above*, the highest one in the database.
+
+        Raises:
+            LedgerUnavailable: the mark cannot be read or written.
+        """
+        with self._lock:
+            if not max(above + 1, 1) <= self._next <= self._last:
+                self._open_block(above)
+            taken = self._next
+            self._next += 1
+            return taken
+
+    def _open_block(self, above: int) -> None:
+        base = max(self._mark(), self._floor, above)
+        try:
+            write_durably(self._file, f"{base + self._block}\n")
+        except OSError as error:
+            raise LedgerUnavailable(f"{self._file}: {error.strerror}; no lease id can be given") from error
+        self._next, self._last = base + 1, base + self._block
+
+    def _mark(self) -> int:
+        try:
+            text = self._file.read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise LedgerUnavailable(f"{self._file}: {error.strerror}; no lease id can be given") from error
+        if not text.isdecimal():
+            raise LedgerUnavailable(
+                f"{self._file}: holds no number; write the highest lease id ever given into it,"
+                " or remove it to count on from the database"
+            )
+        return int(text)
+
+
+def write_durably(file: Path, text: str) -> None:
+    """Replace *file* so that power loss leaves the old or the new content."""
+    temporary = file.with_name(f".{file.name}.new")
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
+    try:
+        os.write(descriptor, text.encode("ascii"))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.replace(file)
+    sync_directory(file.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

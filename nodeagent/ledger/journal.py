@@ -1,0 +1,133 @@
+"""Writes beside leases: effects, events, drains, request ids, and what bounds their growth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from sqlalchemy import Delete, Insert, Update, delete, exists, func, insert, or_, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from nodeagent.domain.errors import UnknownThing
+from nodeagent.domain.records import EffectRecord, EffectState, Json
+from nodeagent.ledger import rows
+from nodeagent.ledger.queries import Queries
+from nodeagent.ledger.tables import NOT_FREE, drains, effects, events, leases, request_keys, slices
+
+BATCH = 500  # rows deleted at once, so that no transaction is long
+MOST_DATA = 8192  # characters of one event's data
+_EVENT_BYTES = 200  # about what a row takes without its texts
+
+
+class Journal(Queries):
+    """Part of a `Transaction`."""
+
+    def plan_effect(self, lease_id: int, kind: str, arguments: Mapping[str, Json]) -> EffectRecord:
+        """Journal an effect; commit before the act."""
+        now = self._clock.boot_ns()
+        made = self._write(
+            insert(effects)
+            .values(
+                lease=lease_id,
+                kind=kind,
+                arguments=rows.dump(dict(arguments)),
+                state=EffectState.PLANNED,
+                at_ns=now,
+            )
+            .returning(effects.c.id)
+        )
+        return EffectRecord(
+            made.scalar_one(), lease_id, kind, dict(arguments), EffectState.PLANNED, None, now
+        )
+
+    def mark_effect(
+        self, effect_id: int, state: EffectState, evidence: Mapping[str, Json] | None = None
+    ) -> None:
+        """Without *evidence* what was recorded before stays."""
+        values: dict[str, Any] = {"state": state, "at_ns": self._clock.boot_ns()}
+        if evidence is not None:
+            values["evidence"] = rows.dump(dict(evidence))
+        if not self._write(update(effects).where(effects.c.id == effect_id).values(values)).rowcount:
+            raise UnknownThing(f"there is no effect {effect_id}")
+
+    def event(
+        self,
+        kind: str,
+        *,
+        uid: int | None,
+        lease: int | None = None,
+        device: str | None = None,
+        reason: str | None = None,
+        data: Mapping[str, Json] | None = None,
+    ) -> int:
+        """Record who did what and why; overlong texts are cut, data beyond 8 KiB left out and marked so."""
+        reason = rows.clean(reason)
+        text = None if data is None else rows.dump(dict(data))
+        if text is not None and len(text) > MOST_DATA:
+            text = rows.dump({"left_out": f"{len(text)} characters"})
+        made = self._write(
+            insert(events)
+            .values(
+                kind=kind,
+                uid=uid,
+                lease=lease,
+                device=rows.clean(device),
+                reason=reason,
+                data=text,
+                size=_EVENT_BYTES + len(reason or "") + len(text or ""),
+                boot_id=self._clock.boot_id,
+                boot_ns=self._clock.boot_ns(),
+                at=self._clock.wall(),
+            )
+            .returning(events.c.id)
+        )
+        return int(made.scalar_one())
+
+    def drain(self, device: str, *, reason: str | None, uid: int, until_ns: int | None) -> None:
+        """Drain *device*; a second drain replaces the first. *until_ns* is boot time of this boot."""
+        values = {
+            "reason": rows.clean(reason),
+            "uid": uid,
+            "until_ns": until_ns,
+            "boot_id": self._clock.boot_id,
+            "at": self._clock.wall(),
+        }
+        statement = upsert(drains).values(device=device, **values)
+        self._write(statement.on_conflict_do_update(index_elements=["device"], set_=values))
+
+    def undrain(self, device: str) -> bool:
+        """False: it was not drained."""
+        return bool(self._write(delete(drains).where(drains.c.device == device)).rowcount)
+
+    def forget_requests(self, before_ns: int) -> int:
+        """Forget request ids of older boots, and those of this boot from before *before_ns*."""
+        old = or_(request_keys.c.boot_id != self._clock.boot_id, request_keys.c.at_ns < before_ns)
+        return int(self._write(delete(request_keys).where(old)).rowcount)
+
+    def prune(self, *, leases_before: float, max_events: int, max_event_bytes: int) -> int:
+        """Delete one batch of what is over; returns how many rows went: call it until 0.
+
+        Leases go that ended before *leases_before* (wall clock) and have only free slices, with all that
+        hangs on them; of the events the newest stay.
+        """
+        return self._prune_leases(leases_before) + self._prune_events(max_events, max_event_bytes)
+
+    def _prune_leases(self, before: float) -> int:
+        unclean = exists().where(slices.c.lease == leases.c.id, NOT_FREE)
+        old = select(leases.c.id).where(leases.c.ended_at < before, ~unclean).limit(BATCH)
+        return int(self._write(delete(leases).where(leases.c.id.in_(old))).rowcount)
+
+    def _prune_events(self, most: int, most_bytes: int) -> int:
+        newest_first = events.c.id.desc()
+        sums = select(
+            events.c.id,
+            func.row_number().over(order_by=newest_first).label("place"),
+            func.sum(events.c.size).over(order_by=newest_first).label("bytes"),
+        ).subquery()
+        over = select(sums.c.id).where(or_(sums.c.place > most, sums.c.bytes > most_bytes))
+        oldest = over.order_by(sums.c.id).limit(BATCH)
+        return int(self._write(delete(events).where(events.c.id.in_(oldest))).rowcount)
+
+    def _write(self, statement: Insert | Update | Delete, many: list[rows.Values] | None = None) -> Any:
+        with self._connection() as connection:
+            return cast("Any", connection.execute(statement, many))

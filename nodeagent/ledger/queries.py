@@ -1,0 +1,172 @@
+"""What can be asked of the ledger. Every list is bounded by a limit or by what is live."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, select
+
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
+from nodeagent.domain.records import Counts, Drain, EffectRecord, Event, Registered, Remembered
+from nodeagent.ledger import rows
+from nodeagent.ledger.tables import (
+    NOT_ENDED,
+    NOT_FREE,
+    anchors,
+    devices,
+    drains,
+    effects,
+    events,
+    leases,
+    request_keys,
+    slices,
+)
+
+REMEMBERED_NS = 24 * 3600 * 10**9
+MOST = 1000  # rows in one answer
+_ANCHOR = (anchors.c.kind.label("anchor_kind"), anchors.c.deadline_ns)
+
+
+def _slices() -> Select[Any]:
+    return (
+        select(slices, leases.c.uid, *_ANCHOR)
+        .join(leases, leases.c.id == slices.c.lease)
+        .join(anchors, anchors.c.lease == slices.c.lease)
+    )
+
+
+def _leases() -> Select[Any]:
+    rest = (
+        anchors.c.armed,
+        anchors.c.ttl_seconds,
+        anchors.c.pid,
+        anchors.c.start_time,
+        anchors.c.cgroup.label("anchor_cgroup"),
+        anchors.c.inode,
+    )
+    return select(leases, *_ANCHOR, *rest).join(anchors, anchors.c.lease == leases.c.id).order_by(leases.c.id)
+
+
+class Queries(ABC):
+    """Reads: `Ledger` (each call a consistent snapshot) and `Transaction` (sees its own writes) have them."""
+
+    _clock: Clock
+
+    @abstractmethod
+    def _connection(self) -> AbstractContextManager[Connection]:
+        """A connection within a transaction; SQLite's errors come out of it as the agent's own."""
+
+    def held(self) -> tuple[HeldSlice, ...]:
+        """Every slice that is not free, by device."""
+        wanted = _slices().where(NOT_FREE).order_by(slices.c.device, slices.c.id)
+        return tuple(rows.slice_of(row) for row in self._all(wanted))
+
+    def quarantined(self) -> tuple[HeldSlice, ...]:
+        wanted = _slices().where(NOT_FREE, slices.c.state == SliceState.QUARANTINED).order_by(slices.c.id)
+        return tuple(rows.slice_of(row) for row in self._all(wanted))
+
+    def lease(self, lease_id: int) -> Lease | None:
+        return next(iter(self._read_leases(_leases().where(leases.c.id == lease_id))), None)
+
+    def leases(
+        self,
+        *,
+        state: Collection[LeaseState] | None = None,
+        uid: int | None = None,
+        device: str | None = None,
+        holder: tuple[HolderKind, str] | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> tuple[Lease, ...]:
+        """At most *limit* leases of ids above *after*, which is the cursor, lowest first."""
+        wanted: list[ColumnElement[bool]] = [leases.c.id > after]
+        if state is not None:
+            wanted.append(leases.c.state.in_(state))
+        if uid is not None:
+            wanted.append(leases.c.uid == uid)
+        if device is not None:
+            wanted.append(exists().where(slices.c.lease == leases.c.id, slices.c.device == device))
+        if holder is not None:
+            wanted.append(and_(leases.c.holder_kind == holder[0], leases.c.holder_id == holder[1]))
+        return self._read_leases(_leases().where(*wanted).limit(_bounded(limit)))
+
+    def live(self) -> tuple[Lease, ...]:
+        """Every lease that has not ended, queued ones included."""
+        return self._read_leases(_leases().where(NOT_ENDED))
+
+    def effects(self, lease_id: int) -> tuple[EffectRecord, ...]:
+        """A lease's journal, in the order in which it was planned."""
+        wanted = select(effects).where(effects.c.lease == lease_id).order_by(effects.c.id)
+        return tuple(rows.effect_of(row) for row in self._all(wanted))
+
+    def events(self, after: int = 0, limit: int = 100, lease: int | None = None) -> tuple[Event, ...]:
+        wanted = select(events).where(events.c.id > after).order_by(events.c.id).limit(_bounded(limit))
+        if lease is not None:
+            wanted = wanted.where(events.c.lease == lease)
+        return tuple(rows.event_of(row) for row in self._all(wanted))
+
+    def drains(self) -> tuple[Drain, ...]:
+        """Every drain, also one whose time is over: `undrain` ends it."""
+        return tuple(rows.drain_of(row) for row in self._all(select(drains).order_by(drains.c.device)))
+
+    def registered(self) -> tuple[Registered, ...]:
+        """Every device ever seen, in its newest epoch."""
+        newer = devices.alias()
+        wanted = (
+            select(devices)
+            .where(~exists().where(newer.c.key == devices.c.key, newer.c.epoch > devices.c.epoch))
+            .order_by(devices.c.key)
+        )
+        return tuple(
+            Registered(
+                device=row.key,
+                epoch=row.epoch,
+                pool=row.pool,
+                cus=row.cus,
+                queue_slots=row.queue_slots,
+                compute_partition=row.compute_partition,
+                memory_partition=row.memory_partition,
+            )
+            for row in self._all(wanted)
+        )
+
+    def remembered(self, uid: int, request_id: str) -> Remembered | None:
+        """What a request id got, in this boot and the last 24 h: a lease of an older boot is void anyway."""
+        wanted = select(request_keys.c.lease, request_keys.c.digest).where(
+            request_keys.c.uid == uid,
+            request_keys.c.request_id == request_id,
+            request_keys.c.boot_id == self._clock.boot_id,
+            request_keys.c.at_ns > self._clock.boot_ns() - REMEMBERED_NS,
+        )
+        return next((Remembered(row.lease, row.digest) for row in self._all(wanted)), None)
+
+    def counts(self, uid: int) -> Counts:
+        queued = func.count().filter(leases.c.state == LeaseState.QUEUED)
+        wanted = select(func.count(), queued).where(NOT_ENDED, leases.c.uid == uid)
+        with self._connection() as connection:
+            every, waiting = connection.execute(wanted).one()
+        return Counts(live=every - waiting, queued=waiting)
+
+    def _all(self, wanted: Select[Any]) -> Iterable[Row[Any]]:
+        with self._connection() as connection:
+            return connection.execute(wanted).all()
+
+    def _read_leases(self, wanted: Select[Any]) -> tuple[Lease, ...]:
+        with self._connection() as connection:
+            found = connection.execute(wanted).all()
+            mine: dict[int, list[HeldSlice]] = defaultdict(list)
+            ids = [row.id for row in found]
+            for start in range(0, len(ids), MOST):  # SQLite bounds the variables of one statement
+                some = _slices().where(slices.c.lease.in_(ids[start : start + MOST]))
+                for row in connection.execute(some.order_by(slices.c.lease, slices.c.ordinal)):
+                    mine[row.lease].append(rows.slice_of(row))
+            return tuple(rows.lease_of(row, tuple(mine[row.id])) for row in found)
+
+
+def _bounded(limit: int) -> int:
+    return max(0, min(limit, MOST))

@@ -1,0 +1,186 @@
+"""Rows to the domain's values and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, cast
+
+from sqlalchemy import Row
+
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.guarantee import Compute, Guarantee, Memory, Requirement, Visibility
+from nodeagent.domain.lease import (
+    Anchor,
+    AnchorKind,
+    HeldSlice,
+    Holder,
+    HolderKind,
+    Lease,
+    LeaseState,
+    PlacedSlice,
+    SliceState,
+)
+from nodeagent.domain.records import Drain, EffectRecord, EffectState, Event, Json
+from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
+
+Values = dict[str, Any]
+_FLAGS = ("shared", "exclusive", "whole")
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def clean(text: str | None, limit: int = 1024) -> str | None:
+    """Text that SQLite can store, of a bounded length; file names may hold bytes that are no UTF-8."""
+    return None if text is None else text[:limit].encode("utf-8", "replace").decode("utf-8")
+
+
+def _mapping(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def request_text(request: Request) -> str:
+    return dump(asdict(request))
+
+
+def request_of(text: str) -> Request:
+    stored = json.loads(text)
+    require = stored["require"]
+    return Request(
+        slices=tuple(_slice_request(each) for each in stored["slices"]),
+        placement=Policy(stored["placement"]),
+        numa_bind=stored["numa_bind"],
+        link_bind=stored["link_bind"],
+        require=Requirement(
+            memory=Memory(require["memory"]) if require["memory"] else None,
+            compute=Compute(require["compute"]) if require["compute"] else None,
+            visibility=Visibility(require["visibility"]) if require["visibility"] else None,
+        ),
+        priority=Priority(stored["priority"]),
+    )
+
+
+def _slice_request(stored: Values) -> SliceRequest:
+    lists = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+    return SliceRequest(**{**stored, **lists, "shape": Shape(stored["shape"])})
+
+
+def guarantee_text(guarantee: Guarantee) -> str:
+    return dump(asdict(guarantee))
+
+
+def _guarantee(text: str) -> Guarantee:
+    stored = json.loads(text)
+    return Guarantee(Memory(stored["memory"]), Compute(stored["compute"]), Visibility(stored["visibility"]))
+
+
+def anchor_values(anchor: Anchor) -> Values:
+    return {**asdict(anchor), "armed": int(anchor.armed)}
+
+
+def _anchor(row: Row[Any]) -> Anchor:
+    return Anchor(
+        kind=AnchorKind(row.anchor_kind),
+        armed=bool(row.armed),
+        deadline_ns=row.deadline_ns,
+        ttl_seconds=row.ttl_seconds,
+        pid=row.pid,
+        start_time=row.start_time,
+        cgroup=row.anchor_cgroup,
+        inode=row.inode,
+    )
+
+
+def slice_values(placed: PlacedSlice, lease_id: int, ordinal: int) -> Values:
+    return {
+        **{name: getattr(placed, name) for name in PlacedSlice.__slots__},
+        **{name: int(getattr(placed, name)) for name in _FLAGS},
+        "cus": str(placed.cus),
+        "cu_count": len(placed.cus),
+        "lease": lease_id,
+        "ordinal": ordinal,
+        "state": SliceState.HELD,
+    }
+
+
+def slice_of(row: Row[Any]) -> HeldSlice:
+    """*row*: a slice with its lease's uid, and its anchor's kind and deadline."""
+    state = SliceState(row.state)
+    ttl = row.anchor_kind == AnchorKind.TTL and state is SliceState.HELD
+    return HeldSlice(
+        id=row.id,
+        lease=row.lease,
+        uid=row.uid,
+        placed=PlacedSlice(
+            device=row.device,
+            epoch=row.epoch,
+            pool=row.pool,
+            cus=CuSet.parse(row.cus),
+            shared=bool(row.shared),
+            exclusive=bool(row.exclusive),
+            whole=bool(row.whole),
+            cu_requested=row.cu_requested,
+            effective_cus=row.effective_cus,
+            vram_bytes=row.vram_bytes,
+            queue_slots=row.queue_slots,
+            shape=Shape(row.shape),
+        ),
+        state=state,
+        ends_ns=row.deadline_ns if ttl else None,
+    )
+
+
+def lease_of(row: Row[Any], slices: tuple[HeldSlice, ...]) -> Lease:
+    """*row*: a lease with its anchor's columns."""
+    return Lease(
+        id=row.id,
+        state=LeaseState(row.state),
+        holder=Holder(HolderKind(row.holder_kind), row.holder_id, row.uid),
+        anchor=_anchor(row),
+        request=request_of(row.request),
+        request_id=row.request_id,
+        boot_id=row.boot_id,
+        created_ns=row.created_ns,
+        created_at=row.created_at,
+        slices=slices,
+        guarantee=_guarantee(row.guarantee),
+        environment=cast("Mapping[str, str | None] | None", _mapping(row.environment)),
+        cgroup=row.cgroup,
+        ended_at=row.ended_at,
+        reason=row.reason,
+        wait_until_ns=row.wait_until_ns,
+    )
+
+
+def effect_of(row: Row[Any]) -> EffectRecord:
+    return EffectRecord(
+        id=row.id,
+        lease=row.lease,
+        kind=row.kind,
+        arguments=cast("Mapping[str, Json]", _mapping(row.arguments)),
+        state=EffectState(row.state),
+        evidence=cast("Mapping[str, Json] | None", _mapping(row.evidence)),
+        at_ns=row.at_ns,
+    )
+
+
+def event_of(row: Row[Any]) -> Event:
+    return Event(
+        id=row.id,
+        kind=row.kind,
+        at=row.at,
+        boot_ns=row.boot_ns,
+        boot_id=row.boot_id,
+        uid=row.uid,
+        lease=row.lease,
+        device=row.device,
+        reason=row.reason,
+        data=cast("Mapping[str, Json] | None", _mapping(row.data)),
+    )
+
+
+def drain_of(row: Row[Any]) -> Drain:
+    return Drain(row.device, row.reason, row.uid, row.until_ns, row.boot_id, row.at)

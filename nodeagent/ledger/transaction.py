@@ -1,0 +1,228 @@
+"""The writes of one transaction. What a row may say is for the tables and triggers to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.device import Device, Pool
+from nodeagent.domain.errors import LedgerConflict, UnknownThing
+from nodeagent.domain.guarantee import Guarantee
+from nodeagent.domain.lease import ENDED, Anchor, Holder, LeaseState, PlacedSlice, SliceState
+from nodeagent.domain.request import Request
+from nodeagent.ledger import rows
+from nodeagent.ledger.faults import translated
+from nodeagent.ledger.ids import IdBlocks
+from nodeagent.ledger.journal import Journal
+from nodeagent.ledger.tables import (
+    anchors,
+    boots,
+    devices,
+    held_cus,
+    high_water,
+    leases,
+    pools,
+    request_keys,
+    shared_sets,
+    slices,
+)
+
+
+class Transaction(Journal):
+    """Reads see the transaction's own writes. All of it is there after the commit, or none."""
+
+    def __init__(self, connection: Connection, clock: Clock, ids: IdBlocks) -> None:
+        self._open_connection = connection
+        self._clock = clock
+        self._ids = ids
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        with translated():
+            yield self._open_connection
+
+    def register(self, found: Sequence[Device], found_pools: Sequence[Pool]) -> None:
+        """Set the limits that new slices are held to; what is not listed keeps its own."""
+        for pool in found_pools:
+            limits = {
+                "region": pool.region,
+                "vram_bytes": pool.vram_bytes,
+                "grantable_bytes": pool.grantable_bytes,
+            }
+            statement = upsert(pools).values(key=pool.key, **limits)
+            self._write(statement.on_conflict_do_update(index_elements=["key"], set_=limits))
+        for device in found:
+            values = {
+                "pool": device.pool,
+                "cus": device.cus,
+                "queue_slots": device.queue_slots,
+                "compute_partition": device.compute_partition,
+                "memory_partition": device.memory_partition,
+            }
+            row = upsert(devices).values(key=device.key, epoch=device.epoch, **values)
+            self._write(row.on_conflict_do_update(index_elements=["key", "epoch"], set_=values))
+
+    def open_lease(
+        self,
+        *,
+        state: LeaseState,
+        holder: Holder,
+        gid: int,
+        anchor: Anchor,
+        request: Request,
+        request_id: str | None,
+        digest: str,
+        placed: Sequence[PlacedSlice] = (),
+        wait_until_ns: int | None = None,
+    ) -> int:
+        """Open a QUEUED lease without slices, or a PREPARING one that holds *placed*; returns its id.
+
+        Raises:
+            LedgerConflict: something of *placed* is held already, or the request id is in use.
+            LedgerUnavailable: no id can be given.
+        """
+        now, at = self._clock.boot_ns(), self._clock.wall()
+        lease_id = self._ids.take(self._highest())
+        boot = upsert(boots).values(boot_id=self._clock.boot_id, started_ns=now, at=at)
+        self._write(boot.on_conflict_do_nothing())
+        self._write(
+            insert(leases).values(
+                id=lease_id,
+                state=state,
+                holder_kind=holder.kind,
+                holder_id=holder.id,
+                uid=holder.uid,
+                gid=gid,
+                request=rows.request_text(request),
+                request_id=request_id,
+                boot_id=self._clock.boot_id,
+                created_ns=now,
+                created_at=at,
+                wait_until_ns=wait_until_ns,
+                guarantee=rows.guarantee_text(Guarantee()),
+            )
+        )
+        self._write(insert(anchors).values(lease=lease_id, **rows.anchor_values(anchor)))
+        if request_id is not None:
+            self._remember(lease_id, holder.uid, request_id, digest)
+        self._hold(lease_id, placed)
+        return lease_id
+
+    def place(self, lease_id: int, placed: Sequence[PlacedSlice]) -> None:
+        """Give a queued lease its slices: it is PREPARING then."""
+        self.move_lease(lease_id, LeaseState.PREPARING)
+        self._hold(lease_id, placed)
+
+    def move_lease(self, lease_id: int, to: LeaseState, *, reason: str | None = None) -> None:
+        """Without *reason* an earlier one stays.
+
+        Raises:
+            IllegalMove, UnknownThing
+        """
+        values: rows.Values = {"state": to}
+        if reason is not None:
+            values["reason"] = rows.clean(reason)
+        if to in ENDED:
+            values |= {"ended_ns": self._clock.boot_ns(), "ended_at": self._clock.wall()}
+        self._change_lease(lease_id, values)
+
+    def move_slices(
+        self,
+        lease_id: int,
+        to: SliceState,
+        *,
+        only: Collection[int] | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Move the lease's slices, or *only* those ids of it. Those that are free already, or in *to*, stay.
+
+        To FREE gives back their CUs, and the shared set with its last sharer.
+        """
+        mine = [slices.c.lease == lease_id, slices.c.state.not_in((SliceState.FREE, to))]
+        if only is not None:
+            mine.append(slices.c.id.in_(only))
+        values = {"state": to} | ({} if reason is None else {"reason": rows.clean(reason)})
+        self._write(update(slices).where(*mine).values(values))
+
+    def activate(
+        self,
+        lease_id: int,
+        *,
+        guarantee: Guarantee,
+        environment: Mapping[str, str | None],
+        cgroup: str | None,
+        anchor: Anchor,
+    ) -> None:
+        """PREPARING to ACTIVE: its limits are in place and read back.
+
+        Raises:
+            IllegalMove: also for a lease that does not hold every CU of its slices.
+        """
+        self.set_anchor(lease_id, anchor)
+        self._change_lease(
+            lease_id,
+            {
+                "state": LeaseState.ACTIVE,
+                "guarantee": rows.guarantee_text(guarantee),
+                "environment": rows.dump(dict(environment)),
+                "cgroup": cgroup,
+            },
+        )
+
+    def set_anchor(self, lease_id: int, anchor: Anchor) -> None:
+        values = rows.anchor_values(anchor)
+        if not self._write(update(anchors).where(anchors.c.lease == lease_id).values(values)).rowcount:
+            raise UnknownThing(f"there is no lease {lease_id}")
+
+    def set_guarantee(self, lease_id: int, guarantee: Guarantee) -> None:
+        self._change_lease(lease_id, {"guarantee": rows.guarantee_text(guarantee)})
+
+    def _highest(self) -> int:
+        with self._connection() as connection:
+            return int(connection.scalar(select(high_water.c.lease)) or 0)
+
+    def _change_lease(self, lease_id: int, values: rows.Values) -> None:
+        if not self._write(update(leases).where(leases.c.id == lease_id).values(values)).rowcount:
+            raise UnknownThing(f"there is no lease {lease_id}")
+
+    def _remember(self, lease_id: int, uid: int, request_id: str, digest: str) -> None:
+        if self.remembered(uid, request_id) is not None:
+            raise LedgerConflict(f"request id {request_id} of uid {uid} has a lease already")
+        mine = (request_keys.c.uid == uid, request_keys.c.request_id == request_id)
+        self._write(delete(request_keys).where(*mine))  # one of an older boot, or of more than 24 h ago
+        self._write(
+            insert(request_keys).values(
+                uid=uid,
+                request_id=request_id,
+                digest=digest,
+                lease=lease_id,
+                boot_id=self._clock.boot_id,
+                at_ns=self._clock.boot_ns(),
+            )
+        )
+
+    def _hold(self, lease_id: int, placed: Sequence[PlacedSlice]) -> None:
+        for ordinal, each in enumerate(placed):
+            if each.shared:
+                self._share(each)
+            statement = insert(slices).values(rows.slice_values(each, lease_id, ordinal))
+            slice_id = self._write(statement.returning(slices.c.id)).scalar_one()
+            if not each.shared:
+                self._hold_cus(each, slice_id)
+
+    def _share(self, placed: PlacedSlice) -> None:
+        """Hold the device's shared set, unless a lease that shares it does so already."""
+        here = {"device": placed.device, "epoch": placed.epoch}
+        first = upsert(shared_sets).values(cus=str(placed.cus), **here).on_conflict_do_nothing()
+        if self._write(first).rowcount:
+            self._hold_cus(placed, None)
+
+    def _hold_cus(self, placed: PlacedSlice, slice_id: int | None) -> None:
+        here = {"device": placed.device, "epoch": placed.epoch, "slice": slice_id}
+        held = [{**here, "cu": cu} for cu in placed.cus]
+        if held:
+            self._write(insert(held_cus), held)
