@@ -1,0 +1,1 @@
+"""The HTTP interface: routes, authorisation, problem documents and OpenAPI, on a unix socket."""

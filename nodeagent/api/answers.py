@@ -1,0 +1,200 @@
+"""Response bodies. The OpenAPI document is made from these, and every answer is built through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+def _tidy(schema: dict[str, Any]) -> None:
+    schema.pop("title", None)
+    for field in schema.get("properties", {}).values():
+        field.pop("title", None)
+
+
+class Answer(BaseModel):
+    """A response object. Readers must accept fields that they do not know."""
+
+    model_config = ConfigDict(frozen=True, json_schema_extra=_tidy)
+
+
+class HolderAnswer(Answer):
+    kind: str
+    id: str | None
+    uid: int | None
+
+
+class AnchorAnswer(Answer):
+    kind: str
+    armed: bool
+    ttl_seconds: int | None
+    pid: int | None
+    cgroup: str | None
+
+
+class SliceAnswer(Answer):
+    device: str
+    cus: str | None  # list syntax
+    cu_requested: int | None
+    cu_count: int
+    effective_cus: int | None
+    shared: bool | None
+    exclusive: bool | None
+    vram_bytes: int
+    queue_slots: int
+    state: str
+
+
+class GuaranteeAnswer(Answer):
+    memory: str
+    compute: str
+    visibility: str
+
+
+class LeaseAnswer(Answer):
+    """What is null on a lease with ``masked`` is hidden from this caller."""
+
+    id: int
+    state: str
+    masked: bool
+    holder: HolderAnswer
+    anchor: AnchorAnswer | None
+    slices: list[SliceAnswer]
+    guarantee: GuaranteeAnswer | None
+    environment: dict[str, str | None] | None  # null value: unset
+    cgroup: str | None
+    request_id: str | None
+    priority: str | None
+    created_at: str | None
+    expires_at: str | None
+    ended_at: str | None
+    reason: str | None
+
+
+class LeasesAnswer(Answer):
+    leases: list[LeaseAnswer]
+    next: int | None
+
+
+class FreeAnswer(Answer):
+    cus: int
+    vram_bytes: int
+    queue_slots: int
+
+
+class PeerAnswer(Answer):
+    device: str
+    kind: str
+    weight: int
+
+
+class DeviceAnswer(Answer):
+    device: str
+    epoch: int
+    pci: str
+    partition: int
+    render_node: str | None
+    kfd_node: int
+    ordinal: int
+    gpu_id: int | None
+    unique_id: str | None  # 0x and 16 digits: JSON readers lose the low bits of a 64-bit number
+    uuid: str | None
+    product: str
+    gfx: str | None
+    cus: int
+    row: int | None
+    xccs: int | None
+    shader_engines: int | None  # of one XCC
+    pool: str
+    vram_bytes: int
+    grantable_bytes: int
+    queue_slots: int
+    numa_node: int | None
+    hive: str | None  # 0x and 16 digits
+    peers: list[PeerAnswer]
+    compute_partition: str | None
+    memory_partition: str | None
+    state: str
+    reason: str | None
+    free: FreeAnswer
+
+
+class DevicesAnswer(Answer):
+    devices: list[DeviceAnswer]
+    next: int | None
+
+
+class PoolAnswer(Answer):
+    pool: str
+    region: str
+    vram_bytes: int
+    grantable_bytes: int
+
+
+class SkippedAnswer(Answer):
+    kfd_node: int
+    reason: str
+
+
+class TierAnswer(Answer):
+    name: str
+    present: bool
+    why: str
+
+
+class NodeAnswer(Answer):
+    name: str
+    machine: str
+    version: str
+    boot_id: str
+    generation: int | None
+    ready: bool
+    reason: str | None
+    pools: list[PoolAnswer]
+    skipped: list[SkippedAnswer]
+    tiers: list[TierAnswer]
+
+
+class EventAnswer(Answer):
+    id: int
+    at: str
+    kind: str
+    uid: int | None
+    lease: int | None
+    device: str | None
+    reason: str | None
+    data: dict[str, Any] | None
+
+
+class EventsAnswer(Answer):
+    events: list[EventAnswer]
+    next: int | None
+
+
+class HealthAnswer(Answer):
+    status: str
+    reason: str | None
+
+
+class DeviceRefusalAnswer(Answer):
+    device: str
+    code: str
+    why: str
+    blockers: list[int]
+    earliest_at: str | None
+
+
+class ProblemAnswer(Answer):
+    """An RFC 9457 problem; the fields after ``detail`` are there when they say something."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None = None
+    blockers: list[int] | None = None
+    devices: list[DeviceRefusalAnswer] | None = None
+    earliest_at: str | None = None
+    next: str | None = None

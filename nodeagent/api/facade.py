@@ -1,0 +1,86 @@
+"""What the API needs of the service layer, so that both can be tested apart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from nodeagent.domain.device import Inventory
+from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
+from nodeagent.domain.refusals import Refusal
+from nodeagent.service.orders import Caller, Free, Granted, NodeView, Order, Queued
+
+
+class EventRecord(Protocol):
+    """One line of the events table."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def uid(self) -> int | None: ...
+    @property
+    def lease(self) -> int | None: ...
+    @property
+    def device(self) -> str | None: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def data(self) -> Mapping[str, Any] | None: ...
+
+
+class Agent(Protocol):
+    """The use cases. Faults are the exceptions of `nodeagent.domain.errors`."""
+
+    def node(self) -> NodeView: ...
+
+    def inventory(self) -> Inventory: ...
+
+    def free(self, device_key: str) -> Free: ...
+
+    def held(self) -> tuple[HeldSlice, ...]:
+        """Every slice that is not free."""
+
+    def grant(self, caller: Caller, order: Order) -> Granted | Queued | Refusal: ...
+
+    def lease(self, caller: Caller, lease_id: int) -> Lease: ...
+
+    def leases(
+        self,
+        caller: Caller,
+        *,
+        state: Collection[LeaseState] | None = None,
+        uid: int | None = None,
+        device: str | None = None,
+        holder: tuple[HolderKind, str] | None = None,
+        since: float | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> tuple[Lease, ...]:
+        """Leases by ascending id, from above *after*; *since* is wall-clock seconds."""
+
+    def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
+        """The lease, once it is neither queued nor preparing nor releasing, or after *seconds*."""
+
+    def attach(self, caller: Caller, lease_id: int) -> Lease: ...
+
+    def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease: ...
+
+    def release(self, caller: Caller, lease_id: int, wait_seconds: float = 0) -> Lease: ...
+
+    def clear_lease(self, caller: Caller, lease_id: int) -> Lease: ...
+
+    def drain(
+        self, caller: Caller, device: str, *, reason: str | None = None, until_seconds: int | None = None
+    ) -> None: ...
+
+    def undrain(self, caller: Caller, device: str) -> None: ...
+
+    def clear(self, caller: Caller, device: str) -> None: ...
+
+    def events(
+        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100
+    ) -> tuple[EventRecord, ...]: ...

@@ -1,0 +1,216 @@
+"""Routes of leases: ask, look, attach, renew, release, clear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from nodeagent.api.answers import LeaseAnswer, LeasesAnswer
+from nodeagent.api.facade import Agent
+from nodeagent.api.fields import FILTER_PATTERN, TEXT_PATTERN
+from nodeagent.api.metrics import RefusalCounter
+from nodeagent.api.models import EmptyBody, LeaseOrderBody, RenewBody
+from nodeagent.api.orders import order_of
+from nodeagent.api.present import Presenter, Viewer
+from nodeagent.api.query import AFTER, LEASE_ID, LIMIT, WAIT, choices, moment, pattern, whole
+from nodeagent.api.routes import RETRY_AFTER, Call, Promise, Reply, Route
+from nodeagent.api.waits import WaitingRoom
+from nodeagent.domain.errors import NotAllowed, UnknownThing
+from nodeagent.domain.lease import ENDED, HolderKind, Lease, LeaseState
+from nodeagent.domain.refusals import Refusal
+from nodeagent.service.orders import Granted
+
+LARGEST_UID = 2**32 - 2
+_HOLDER_PATTERN = rf"^(slurm|docker|process|client):{TEXT_PATTERN.removeprefix('^')}"
+_FILTERS = (
+    choices("state", tuple(state.value for state in LeaseState), "Only leases in these states."),
+    whole("user", 0, LARGEST_UID, "Only leases of this uid; another uid's are for administrators."),
+    pattern("device", FILTER_PATTERN, "Only leases with a slice of this device."),
+    pattern(
+        "holder",
+        _HOLDER_PATTERN,
+        "Only leases of this holder, as kind:id; others than administrators find their own.",
+    ),
+    moment("since", "Only leases created at or after this time."),
+    AFTER,
+    LIMIT,
+)
+_LEASE = Promise("The lease.", LeaseAnswer)
+
+
+class LeaseRoutes:
+    """Turns calls about leases into use cases."""
+
+    def __init__(
+        self, agent: Agent, presenter: Presenter, waiting: WaitingRoom, refusals: RefusalCounter
+    ) -> None:
+        self._agent = agent
+        self._presenter = presenter
+        self._waiting = waiting
+        self._refusals = refusals
+
+    def grant(self, call: Call) -> Reply:
+        order = order_of(cast(LeaseOrderBody, call.body), call.caller)
+        outcome = self._agent.grant(call.caller, order)
+        if isinstance(outcome, Refusal):
+            self._refusals.count(outcome.code)
+            return Reply(self._presenter.refusal(outcome), 409)
+        status = (201 if outcome.fresh else 200) if isinstance(outcome, Granted) else 202
+        where = {"Location": f"/v1/leases/{outcome.lease.id}"}
+        return Reply(self._presenter.own_lease(outcome.lease), status, where)
+
+    def list(self, call: Call) -> Reply:
+        query = call.query
+        holder = query["holder"]
+        uid = _uid_filter(query, call.viewer)
+        states = query["state"]
+        found = self._agent.leases(
+            call.caller,
+            state=None if states is None else frozenset(LeaseState(state) for state in states),
+            uid=uid,
+            device=query["device"] or None,
+            holder=None if holder is None else _holder(holder),
+            since=query["since"],
+            after=query["after"],
+            limit=query["limit"],
+        )
+        full = len(found) == query["limit"]
+        return Reply(
+            LeasesAnswer(
+                leases=[self._presenter.lease(lease, call.viewer) for lease in found],
+                next=found[-1].id if full else None,
+            )
+        )
+
+    def show(self, call: Call) -> Reply:
+        lease_id, seconds = call.path["id"], call.query["wait"]
+        if not seconds:
+            return self._shown(self._agent.lease(call.caller, lease_id), call)
+        with self._waiting.seat(call.caller) as seated:
+            if not seated:
+                return self._shown(self._agent.lease(call.caller, lease_id), call, RETRY_AFTER)
+            return self._shown(self._agent.wait_lease(call.caller, lease_id, seconds), call)
+
+    def release(self, call: Call) -> Reply:
+        lease_id, seconds = call.path["id"], call.query["wait"]
+        with self._waiting.seat(call.caller) as seated:
+            try:
+                lease = self._agent.release(call.caller, lease_id, seconds if seated else 0)
+            except UnknownThing:
+                return Reply(None, 204)
+        if lease.state in ENDED:
+            return self._shown(lease, call)
+        return Reply(self._presenter.own_lease(lease), 202, {} if seated else RETRY_AFTER)
+
+    def attach(self, call: Call) -> Reply:
+        return Reply(self._presenter.own_lease(self._agent.attach(call.caller, call.path["id"])))
+
+    def renew(self, call: Call) -> Reply:
+        body = cast(RenewBody, call.body)
+        return Reply(
+            self._presenter.own_lease(self._agent.renew(call.caller, call.path["id"], body.ttl_seconds))
+        )
+
+    def clear(self, call: Call) -> Reply:
+        return self._shown(self._agent.clear_lease(call.caller, call.path["id"]), call)
+
+    def _shown(self, lease: Lease, call: Call, headers: Mapping[str, str] | None = None) -> Reply:
+        return Reply(self._presenter.lease(lease, call.viewer), headers=headers or {})
+
+    def routes(self) -> tuple[Route, ...]:
+        one = "/v1/leases/{id}"
+        return (
+            Route(
+                "POST",
+                "/v1/leases",
+                "grantLease",
+                "Ask for slices; the lease is granted, queued or refused.",
+                self.grant,
+                {
+                    200: Promise("The lease that the same request got before.", LeaseAnswer, ("Location",)),
+                    201: Promise("The granted lease.", LeaseAnswer, ("Location",)),
+                    202: Promise("The queued lease: follow it with ?wait.", LeaseAnswer, ("Location",)),
+                },
+                problems=(403, 409, 429, 503),
+                body=LeaseOrderBody,
+                body_required=True,
+            ),
+            Route(
+                "GET",
+                "/v1/leases",
+                "listLeases",
+                "Leases by ascending id; others' are masked.",
+                self.list,
+                {200: Promise("One page.", LeasesAnswer)},
+                problems=(403, 503),
+                query=_FILTERS,
+            ),
+            Route(
+                "GET",
+                one,
+                "showLease",
+                "One lease; with ?wait, once it is settled.",
+                self.show,
+                {200: Promise("The lease.", LeaseAnswer, ("Retry-After",))},
+                problems=(403, 404, 503),
+                path_parameters=(LEASE_ID,),
+                query=(WAIT,),
+            ),
+            Route(
+                "DELETE",
+                one,
+                "releaseLease",
+                "End a lease; ending one that has ended or never was succeeds.",
+                self.release,
+                {
+                    200: Promise("The ended lease.", LeaseAnswer),
+                    202: Promise(
+                        "It is being released: follow it with ?wait.", LeaseAnswer, ("Retry-After",)
+                    ),
+                    204: Promise("There is no such lease."),
+                },
+                problems=(403, 503),
+                path_parameters=(LEASE_ID,),
+                query=(WAIT,),
+            ),
+            self._act("attach", self.attach, "Move the calling process into the lease."),
+            self._act("renew", self.renew, "Count the lease's time from now again.", RenewBody),
+            self._act("clear", self.clear, "Free its quarantined slices without proof.", administrators=True),
+        )
+
+    @staticmethod
+    def _act(
+        verb: str,
+        handle: Callable[[Call], Reply],
+        summary: str,
+        body: type[EmptyBody] | type[RenewBody] = EmptyBody,
+        *,
+        administrators: bool = False,
+    ) -> Route:
+        return Route(
+            "POST",
+            f"/v1/leases/{{id}}/{verb}",
+            f"{verb}Lease",
+            summary,
+            handle,
+            {200: _LEASE},
+            problems=(403, 404, 410, 429, 503),
+            path_parameters=(LEASE_ID,),
+            body=body,
+            administrators=administrators,
+        )
+
+
+def _uid_filter(query: Mapping[str, int | None], viewer: Viewer) -> int | None:
+    """A filter must not tell what masking hides: whose a lease is, and its holder's name."""
+    caller, uid = viewer.caller, query["user"]
+    if caller.administrator or viewer.open:
+        return uid
+    if uid not in (None, caller.uid):
+        raise NotAllowed("user: another user's leases are for administrators")
+    return caller.uid if query["holder"] is not None else uid
+
+
+def _holder(text: str) -> tuple[HolderKind, str]:
+    kind, _, name = text.partition(":")
+    return HolderKind(kind), name

@@ -1,0 +1,144 @@
+"""Routes about the node and the agent: node, events, health, metrics, the API's description, a front page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nodeagent.api.answers import EventsAnswer, HealthAnswer, NodeAnswer
+from nodeagent.api.facade import Agent
+from nodeagent.api.metrics import MEDIA_TYPE as METRICS
+from nodeagent.api.present import Presenter
+from nodeagent.api.problems import Unhealthy
+from nodeagent.api.query import AFTER, LIMIT, WAIT
+from nodeagent.api.routes import JSON, RETRY_AFTER, Call, Promise, Reply, Route
+from nodeagent.api.waits import WaitingRoom
+
+HTML = "text/html; charset=utf-8"
+_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>nodeagent</title></head>
+<body>
+<h1>nodeagent</h1>
+<p>This agent shares the AMD GPUs of this node: it divides each into slices and grants them as leases.</p>
+<ul>
+<li><a href="/v1/node">The node</a></li>
+<li><a href="/v1/devices">Its devices</a></li>
+<li><a href="/v1/leases">Leases</a></li>
+<li><a href="/v1/events">Events</a></li>
+<li><a href="/metrics">Metrics</a></li>
+<li><a href="/openapi.json">The API, as an OpenAPI document</a></li>
+</ul>
+<p>On the command line: <code>gpulease status</code>.</p>
+</body>
+</html>
+"""
+
+
+class NodeRoutes:
+    """Turns calls about the node into use cases."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        presenter: Presenter,
+        waiting: WaitingRoom,
+        metrics: Callable[[], str],
+        openapi: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._agent = agent
+        self._presenter = presenter
+        self._waiting = waiting
+        self._metrics = metrics
+        self._openapi = openapi
+
+    def node(self, call: Call) -> Reply:
+        return Reply(self._presenter.node(self._agent.node()))
+
+    def events(self, call: Call) -> Reply:
+        after, wait, limit = call.query["after"], call.query["wait"], call.query["limit"]
+        headers: Mapping[str, str] = {}
+        if wait:
+            with self._waiting.seat(call.caller) as seated:
+                found = self._agent.events(call.caller, after, wait if seated else 0, limit)
+            headers = {} if seated else RETRY_AFTER
+        else:
+            found = self._agent.events(call.caller, after, 0, limit)
+        shown = [self._presenter.event(event, call.viewer) for event in found]
+        return Reply(EventsAnswer(events=shown, next=shown[-1].id if shown else after), headers=headers)
+
+    def health(self, call: Call) -> Reply:
+        return Reply(HealthAnswer(status="ok", reason=None))
+
+    def readiness(self, call: Call) -> Reply:
+        node = self._agent.node()
+        if not node.ready:
+            raise Unhealthy(node.reason or "the agent is not ready yet")
+        return Reply(HealthAnswer(status="ready", reason=None))
+
+    def metrics(self, call: Call) -> Reply:
+        return Reply(self._metrics())
+
+    def openapi(self, call: Call) -> Reply:
+        return Reply(json.dumps(self._openapi()))
+
+    def page(self, call: Call) -> Reply:
+        return Reply(_PAGE)
+
+    def routes(self) -> tuple[Route, ...]:
+        return (
+            Route(
+                "GET",
+                "/v1/node",
+                "showNode",
+                "The node, and what it can enforce.",
+                self.node,
+                {200: Promise("The node.", NodeAnswer)},
+                problems=(403, 503),
+            ),
+            Route(
+                "GET",
+                "/v1/events",
+                "listEvents",
+                "What happened; ?wait holds the answer until something does.",
+                self.events,
+                {200: Promise("Events by ascending id; next is the cursor.", EventsAnswer, ("Retry-After",))},
+                problems=(403, 503),
+                query=(AFTER, WAIT, LIMIT),
+            ),
+            Route(
+                "GET",
+                "/healthz",
+                "health",
+                "Whether the agent answers at all.",
+                self.health,
+                {200: Promise("It does.", HealthAnswer)},
+                problems=(403,),
+            ),
+            Route(
+                "GET",
+                "/readyz",
+                "readiness",
+                "Whether the agent grants.",
+                self.readiness,
+                {200: Promise("It does.", HealthAnswer)},
+                problems=(403, 503),
+            ),
+            self._document("/metrics", "metrics", "Metrics for Prometheus.", self.metrics, METRICS),
+            self._document("/openapi.json", "openapi", "This document.", self.openapi, JSON),
+            self._document("/", "page", "A page for people.", self.page, HTML),
+        )
+
+    @staticmethod
+    def _document(path: str, name: str, summary: str, handle: Callable[[Call], Reply], media: str) -> Route:
+        return Route(
+            "GET",
+            path,
+            name,
+            summary,
+            handle,
+            {200: Promise(summary)},
+            problems=(403, 503),
+            media=(media,),
+        )

@@ -1,0 +1,133 @@
+"""From a checked request body to the order that the service takes, and who may hold for whom."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from nodeagent.api.models import (
+    Anchor,
+    CgroupAnchor,
+    LeaseOrderBody,
+    ProcessAnchor,
+    ProcessHolder,
+    RequireBody,
+    SliceBody,
+)
+from nodeagent.domain.errors import NotAllowed
+from nodeagent.domain.guarantee import Compute, Memory, Requirement, Visibility
+from nodeagent.domain.lease import AnchorKind, HolderKind
+from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
+from nodeagent.service.orders import AnchorOrder, Caller, Order
+
+# How long the caller would wait is no part of what it asks for: a retry has less time left.
+_NOT_IN_DIGEST = {"request_id", "wait_seconds"}
+
+
+def order_of(body: LeaseOrderBody, caller: Caller) -> Order:
+    """The order that *body* means, coming from *caller*.
+
+    Raises:
+        NotAllowed: the caller may not hold for the holder that it names, or not without a proof of life.
+    """
+    anchor = _anchor(body)
+    kind, name = _holder(body, anchor, caller)
+    return Order(
+        request=_request(body),
+        holder_kind=kind,
+        holder_id=name,
+        anchor=anchor,
+        request_id=body.request_id,
+        digest=digest(body),
+        wait_seconds=body.wait_seconds,
+    )
+
+
+def digest(body: LeaseOrderBody) -> str:
+    """SHA-256 of what is asked for, with every default filled in, keys sorted and 5.0 written as 5.
+
+    Defaults that come from the caller's process are not in it, so that a retry by another process of the same
+    user is the same request.
+    """
+    asked = body.model_dump(mode="json", exclude=_NOT_IN_DIGEST)
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _anchor(body: LeaseOrderBody) -> AnchorOrder:
+    asked = body.anchor
+    if asked is None:
+        return AnchorOrder(_default_anchor(body), body.ttl_seconds)
+    return AnchorOrder(
+        AnchorKind(asked.kind),
+        body.ttl_seconds,
+        pid=_adopted_pid(asked),
+        cgroup=asked.cgroup if isinstance(asked, CgroupAnchor) else None,
+    )
+
+
+def _adopted_pid(anchor: Anchor) -> int | None:
+    return anchor.pid if isinstance(anchor, ProcessAnchor | CgroupAnchor) else None
+
+
+def _default_anchor(body: LeaseOrderBody) -> AnchorKind:
+    kind = body.holder.kind if body.holder is not None else "client"
+    if kind == "process":
+        return AnchorKind.PROCESS
+    if kind in ("slurm", "docker") and body.ttl_seconds is None:
+        return AnchorKind.EXTERNAL
+    return AnchorKind.TTL
+
+
+def _holder(body: LeaseOrderBody, anchor: AnchorOrder, caller: Caller) -> tuple[HolderKind, str]:
+    process = str(anchor.pid or caller.pid)
+    if anchor.kind is AnchorKind.EXTERNAL and not caller.administrator:
+        raise NotAllowed("anchor.kind external: only an administrator may hold without a proof of life")
+    if body.holder is None:
+        if anchor.kind in (AnchorKind.PROCESS, AnchorKind.CGROUP):
+            return HolderKind.PROCESS, process
+        return HolderKind.CLIENT, body.request_id or str(caller.uid)
+    kind = HolderKind(body.holder.kind)
+    if isinstance(body.holder, ProcessHolder):
+        if body.holder.id not in (None, process):
+            raise NotAllowed("holder.id: a process holds only for itself, or for one that it adopts")
+        return kind, process
+    if kind in (HolderKind.SLURM, HolderKind.DOCKER) and not caller.administrator:
+        raise NotAllowed(f"holder.kind {kind}: only an administrator may hold for it")
+    return kind, body.holder.id
+
+
+def _request(body: LeaseOrderBody) -> Request:
+    return Request(
+        slices=tuple(_slice(item) for item in body.slices),
+        placement=Policy(body.placement),
+        numa_bind=body.numa_bind,
+        link_bind=body.link_bind,
+        require=_requirement(body.require),
+        priority=Priority(body.priority),
+    )
+
+
+def _slice(body: SliceBody) -> SliceRequest:
+    return SliceRequest(
+        count=body.count,
+        cus=body.cus,
+        cu_percent=body.cu_percent,
+        cu_shared=body.cu_shared,
+        vram_bytes=body.vram_bytes,
+        vram_percent=body.vram_percent,
+        queue_slots=body.queue_slots,
+        shape=Shape(body.shape),
+        device=tuple(body.device),
+        not_device=tuple(body.not_device),
+        type=tuple(body.type),
+        not_type=tuple(body.not_type),
+    )
+
+
+def _requirement(body: RequireBody) -> Requirement:
+    return Requirement(
+        memory=Memory(body.memory) if body.memory else None,
+        compute=Compute(body.compute) if body.compute else None,
+        visibility=Visibility(body.visibility) if body.visibility else None,
+    )

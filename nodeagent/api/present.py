@@ -1,0 +1,244 @@
+"""From the domain's types to answers, each as much as this caller may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from nodeagent.api import answers
+from nodeagent.api.facade import EventRecord
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.device import Device
+from nodeagent.domain.lease import ENDED, AnchorKind, HeldSlice, Lease
+from nodeagent.domain.refusals import DeviceRefusal, Refusal
+from nodeagent.service.orders import Caller, Free, NodeView
+
+SECOND_NS = 1_000_000_000
+_LAST_TIME = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339, UTC, of wall-clock *seconds*."""
+    kept = min(max(seconds, 0), _LAST_TIME)
+    return datetime.fromtimestamp(kept, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Whose eyes an answer is for."""
+
+    caller: Caller
+    open: bool  # [privacy] leases = "open"
+    plain: bool = (
+        False  # text for shells: another's text could become a shell's words, even an administrator's
+    )
+
+    def sees(self, uid: int | None) -> bool:
+        """Whether what belongs to *uid* is shown in full."""
+        if self.caller.administrator:
+            return not self.plain or uid == self.caller.uid
+        if self.open and not self.plain:
+            return True
+        # A container's root is uid 0 here too, but nothing of the host's root is its own.
+        return uid is not None and uid == self.caller.uid != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Presenter:
+    """Builds answers; the clock turns boot time into what people read."""
+
+    clock: Clock
+
+    def lease(self, lease: Lease, viewer: Viewer) -> answers.LeaseAnswer:
+        return self._full(lease) if viewer.sees(lease.holder.uid) else self._masked(lease)
+
+    def own_lease(self, lease: Lease) -> answers.LeaseAnswer:
+        """A lease that the caller has just acted on, which the use case allowed."""
+        return self._full(lease)
+
+    def device(self, device: Device, free: Free) -> answers.DeviceAnswer:
+        geometry = device.geometry
+        return answers.DeviceAnswer(
+            device=device.key,
+            epoch=device.epoch,
+            pci=device.pci,
+            partition=device.partition,
+            render_node=device.render_node,
+            kfd_node=device.kfd_node,
+            ordinal=device.ordinal,
+            gpu_id=device.gpu_id,
+            unique_id=_wide(device.unique_id),
+            uuid=device.uuid,
+            product=device.product,
+            gfx=device.gfx,
+            cus=device.cus,
+            row=geometry.row if geometry else None,
+            xccs=geometry.xccs if geometry else None,
+            shader_engines=geometry.engines if geometry else None,
+            pool=device.pool,
+            vram_bytes=device.vram_bytes,
+            grantable_bytes=device.grantable_bytes,
+            queue_slots=device.queue_slots,
+            numa_node=device.numa_node,
+            hive=_wide(device.hive),
+            peers=[answers.PeerAnswer(device=p.device, kind=p.kind, weight=p.weight) for p in device.peers],
+            compute_partition=device.compute_partition,
+            memory_partition=device.memory_partition,
+            state=device.state,
+            reason=device.reason,
+            free=answers.FreeAnswer(
+                cus=len(free.cus), vram_bytes=free.vram_bytes, queue_slots=free.queue_slots
+            ),
+        )
+
+    def node(self, node: NodeView) -> answers.NodeAnswer:
+        return answers.NodeAnswer(
+            name=node.name,
+            machine=node.machine,
+            version=node.version,
+            boot_id=node.boot_id,
+            generation=node.generation,
+            ready=node.ready,
+            reason=node.reason,
+            pools=[
+                answers.PoolAnswer(
+                    pool=pool.key,
+                    region=pool.region,
+                    vram_bytes=pool.vram_bytes,
+                    grantable_bytes=pool.grantable_bytes,
+                )
+                for pool in node.pools
+            ],
+            skipped=[answers.SkippedAnswer(kfd_node=s.kfd_node, reason=s.reason) for s in node.skipped],
+            tiers=[answers.TierAnswer(name=t.name, present=t.present, why=t.why) for t in node.tiers],
+        )
+
+    def event(self, event: EventRecord, viewer: Viewer) -> answers.EventAnswer:
+        seen = viewer.sees(event.uid)
+        return answers.EventAnswer(
+            id=event.id,
+            at=timestamp(event.at),
+            kind=event.kind,
+            uid=event.uid if seen else None,
+            lease=event.lease,
+            device=event.device,
+            reason=event.reason if seen else None,
+            data=dict(event.data) if seen and event.data is not None else None,
+        )
+
+    def refusal(self, refusal: Refusal) -> answers.ProblemAnswer:
+        """The 409; blockers are ids, never names."""
+        return answers.ProblemAnswer(
+            type=f"urn:nodeagent:refusal:{refusal.code}",
+            title="The request does not fit now",
+            status=409,
+            code=refusal.code,
+            detail=refusal.why,
+            blockers=list(refusal.blockers),
+            devices=[self._device_refusal(device) for device in refusal.devices],
+            earliest_at=self._at(refusal.earliest_ns),
+            next=refusal.next_act,
+        )
+
+    def _full(self, lease: Lease) -> answers.LeaseAnswer:
+        return answers.LeaseAnswer(
+            id=lease.id,
+            state=lease.state,
+            masked=False,
+            holder=answers.HolderAnswer(kind=lease.holder.kind, id=lease.holder.id, uid=lease.holder.uid),
+            anchor=answers.AnchorAnswer(
+                kind=lease.anchor.kind,
+                armed=lease.anchor.armed,
+                ttl_seconds=lease.anchor.ttl_seconds,
+                pid=lease.anchor.pid,
+                cgroup=lease.anchor.cgroup,
+            ),
+            slices=[_slice(held) for held in lease.slices],
+            guarantee=answers.GuaranteeAnswer(
+                memory=lease.guarantee.memory,
+                compute=lease.guarantee.compute,
+                visibility=lease.guarantee.visibility,
+            ),
+            environment=None if lease.environment is None else dict(lease.environment),
+            cgroup=lease.cgroup,
+            request_id=lease.request_id,
+            priority=lease.request.priority,
+            created_at=timestamp(lease.created_at),
+            expires_at=self._ends(lease),
+            ended_at=None if lease.ended_at is None else timestamp(lease.ended_at),
+            reason=lease.reason,
+        )
+
+    def _masked(self, lease: Lease) -> answers.LeaseAnswer:
+        return answers.LeaseAnswer(
+            id=lease.id,
+            state=lease.state,
+            masked=True,
+            holder=answers.HolderAnswer(kind=lease.holder.kind, id=None, uid=None),
+            anchor=None,
+            slices=[_masked_slice(held) for held in lease.slices],
+            guarantee=None,
+            environment=None,
+            cgroup=None,
+            request_id=None,
+            priority=None,
+            created_at=None,
+            expires_at=self._ends(lease),
+            ended_at=None if lease.ended_at is None else timestamp(lease.ended_at),
+            reason=None,
+        )
+
+    def _device_refusal(self, refusal: DeviceRefusal) -> answers.DeviceRefusalAnswer:
+        return answers.DeviceRefusalAnswer(
+            device=refusal.device,
+            code=refusal.code,
+            why=refusal.why,
+            blockers=list(refusal.blockers),
+            earliest_at=self._at(refusal.earliest_ns),
+        )
+
+    def _ends(self, lease: Lease) -> str | None:
+        if lease.state in ENDED or lease.anchor.kind is not AnchorKind.TTL:
+            return None
+        return self._at(lease.anchor.deadline_ns)
+
+    def _at(self, boot_ns: int | None) -> str | None:
+        if boot_ns is None:
+            return None
+        return timestamp(self.clock.wall() + (boot_ns - self.clock.boot_ns()) / SECOND_NS)
+
+
+def _wide(number: int) -> str | None:
+    return f"0x{number:016x}" if number else None
+
+
+def _slice(held: HeldSlice) -> answers.SliceAnswer:
+    placed = held.placed
+    return answers.SliceAnswer(
+        device=placed.device,
+        cus=str(placed.cus),
+        cu_requested=placed.cu_requested,
+        cu_count=len(placed.cus),
+        effective_cus=placed.effective_cus,
+        shared=placed.shared,
+        exclusive=placed.exclusive,
+        vram_bytes=placed.vram_bytes,
+        queue_slots=placed.queue_slots,
+        state=held.state,
+    )
+
+
+def _masked_slice(held: HeldSlice) -> answers.SliceAnswer:
+    placed = held.placed
+    return answers.SliceAnswer(
+        device=placed.device,
+        cus=None,
+        cu_requested=None,
+        cu_count=len(placed.cus),
+        effective_cus=None,
+        shared=None,
+        exclusive=None,
+        vram_bytes=placed.vram_bytes,
+        queue_slots=placed.queue_slots,
+        state=held.state,
+    )
