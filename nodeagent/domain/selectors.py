@@ -57,7 +57,7 @@ def mismatch(device: Device, asked: SliceRequest) -> tuple[Code, str] | None:
 
 
 def is_type(device: Device, name: str) -> bool:
-    """Whether *name* is the device's product, model (product less the brand) or gfx target, or a glob of one."""
+    """Whether *name* is the product, the model (product less brand) or the gfx target, or a glob of one."""
     wanted = " ".join(name.casefold().split())
     product = device.product.casefold().split()
     model = product
@@ -99,7 +99,7 @@ def _is_pci(device: Device, wanted: str) -> bool:
 def _is_unique_id(device: Device, wanted: str) -> bool:
     if not device.unique_id:
         return False
-    if wanted.isascii() and wanted.isdecimal() and int(wanted) == device.unique_id:
+    if wanted == str(device.unique_id):
         return True
     spelled = _UUID.fullmatch(wanted)
     return spelled is not None and int(spelled[1], 16) == device.unique_id

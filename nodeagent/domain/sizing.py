@@ -58,7 +58,7 @@ def demand(asked: SliceRequest, device: Device, geometry: Geometry, policy: Poli
     share = Fraction(granted, geometry.cus)
     if asked.cu_shared and device.grantable_bytes:
         share = min(share, Fraction(vram_bytes, device.grantable_bytes))
-    default_slots = max(1, int(device.queue_slots * min(share, 1)))
+    default_slots = max(1, int(device.queue_slots * min(share, Fraction(1))))
     return Demand(
         cus=cus,
         granted_cus=granted,

@@ -1,0 +1,77 @@
+"""What slices that are not free hold of a device and of its pool. Old, dirty and quarantined ones count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.device import Device
+from nodeagent.domain.lease import HeldSlice, SliceState
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The slices on one device. CUs, bytes and queue slots count per epoch, the pool's bytes over all."""
+
+    current: tuple[HeldSlice, ...]  # on the device in its present epoch
+    present: tuple[HeldSlice, ...]  # on the device in any epoch: what an exclusive slice must wait for
+    pooled: tuple[HeldSlice, ...]  # on the device's pool, from whatever device
+
+    @classmethod
+    def of(cls, device: Device, held: Sequence[HeldSlice]) -> Usage:
+        present = tuple(one for one in held if one.placed.device == device.key)
+        return cls(
+            current=tuple(one for one in present if one.placed.epoch == device.epoch),
+            present=present,
+            pooled=tuple(one for one in held if one.placed.pool == device.pool),
+        )
+
+    @property
+    def cus(self) -> CuSet:
+        bits = 0
+        for one in self.current:
+            bits |= one.placed.cus.bits
+        return CuSet(bits)
+
+    @property
+    def shared_cus(self) -> CuSet | None:
+        """The device's one shared set, where a slice on it lives."""
+        return next((one.placed.cus for one in self.current if one.placed.shared), None)
+
+    @property
+    def vram_bytes(self) -> int:
+        return sum(one.placed.vram_bytes for one in self.current)
+
+    @property
+    def pool_bytes(self) -> int:
+        return sum(one.placed.vram_bytes for one in self.pooled)
+
+    @property
+    def queue_slots(self) -> int:
+        return sum(one.placed.queue_slots for one in self.current)
+
+    def load(self, device: Device) -> float:
+        """How full the device is: its shares of CUs and VRAM in use, added."""
+        return len(self.cus) / max(1, device.cus) + self.vram_bytes / max(1, device.grantable_bytes)
+
+
+def leases_of(slices: Iterable[HeldSlice]) -> tuple[int, ...]:
+    return tuple(sorted({one.lease for one in slices}))
+
+
+def earliest_end(slices: Iterable[HeldSlice]) -> int | None:
+    """Boot time at which the first of *slices* ends, where any end is known."""
+    return min((one.ends_ns for one in slices if one.ends_ns is not None), default=None)
+
+
+def holders(slices: Sequence[HeldSlice]) -> str:
+    """``lease 7, lease 9 (quarantined)``; a slice on its way back still holds what it held."""
+    states: dict[int, SliceState] = {}
+    for one in slices:
+        if one.state is not SliceState.HELD or one.lease not in states:
+            states[one.lease] = one.state
+    return ", ".join(
+        f"lease {lease}" + (f" ({state})" if state is not SliceState.HELD else "")
+        for lease, state in sorted(states.items())
+    )
