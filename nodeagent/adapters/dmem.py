@@ -1,8 +1,8 @@
 """VRAM limits by the kernel's dmem cgroup controller. The only module that knows its files' format.
 
-Facts from kernel/cgroup/dmem.c, 6.14 to 7.3: one ``<region> <bytes>`` line a region. The portable write is one
-region at a time. Up to 7.2 a limit below the usage is dropped without an error: what counts is what is read
-back. A region name without a value can crash kernels of 6.14's age: names are checked before a write.
+Facts from kernel/cgroup/dmem.c, 6.14 to 7.3: one ``<region> <bytes>`` line a region. The portable write is
+one region at a time. Up to 7.2 a limit below the usage is dropped without an error: what counts is what is
+read back. A region name without a value can crash kernels of 6.14's age: names are checked before a write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wake the reconciler when a holder may have ended. An event says nothing more: the reconciler looks itself."""
+"""Wake the reconciler when a holder may have ended. An event says no more: the reconciler looks itself."""
 
 from __future__ import annotations
 
@@ -6,59 +6,76 @@ import errno
 import os
 import select
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
+from nodeagent.adapters.processes import pidfd_alive, pidfd_open, start_time_of
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.lease import Anchor, AnchorKind
+
+
+class _Look(Enum):
+    LIVES = auto()
+    EMPTY = auto()  # a cgroup that may be entered again
+    ENDED = auto()  # for good; it would give events without end
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
     key: Hashable
     descriptor: int
-    over: Callable[[int], bool | None]  # True: ended for good; False: changed, watch on; None: nothing
+    look: Callable[[int], _Look]
 
 
 class Watcher:
     """One thread on one epoll of pidfds and ``cgroup.events`` files; each event calls *wake*.
 
-    *wake* is called from that thread and from `add_process` and `add_cgroup` themselves, must not block and
-    must not raise. Start it after the last fork: threads do not survive one.
+    *wake* is called from that thread, and from the adding itself where that finds an end; it must not block
+    or raise. Start it after the last fork: threads do not survive one. *tree* opens the cgroups of anchors.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], tree: CgroupTree | None = None) -> None:
         self._wake = wake
+        self._tree = tree
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, _Watched] = {}
         self._by_descriptor: dict[int, _Watched] = {}
+        self._kept: dict[Hashable, Anchor] = {}
+        self._epoll: select.epoll | None = None
+        self._interrupt = -1
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. The descriptors are made here: an epoll made before a fork would be shared."""
+        self._stopping = False
         self._epoll = select.epoll()
         self._interrupt = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._interrupt, select.EPOLLIN)
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. Call it once."""
+        self._thread = threading.Thread(target=self._run, args=(self._epoll,), name="watcher", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread and give all descriptors back; again is harmless."""
-        if self._epoll.closed:
+        if self._epoll is None or self._thread is None:
             return
         self._stopping = True
         os.eventfd_write(self._interrupt, 1)
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         with self._lock:
             for watched in list(self._by_key.values()):
                 self._forget(watched)
+            self._kept.clear()
             self._epoll.close()
+            self._epoll = None
             os.close(self._interrupt)
 
     def running(self) -> bool:
         """Whether the thread is there: without it only the reconciler's period finds a holder's end."""
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def watched(self) -> frozenset[Hashable]:
         """The keys whose end was not seen yet."""
@@ -67,22 +84,20 @@ class Watcher:
 
     def add_process(self, key: Hashable, pidfd: int) -> None:
         """Wake when the process behind *pidfd* ends, at once if it has. The caller keeps its own *pidfd*."""
-        self._add(_Watched(key, os.dup(pidfd), _process_over), select.EPOLLIN)
+        self._add(_Watched(key, os.dup(pidfd), _look_at_process), select.EPOLLIN)
 
     def add_cgroup(self, key: Hashable, directory: int) -> None:
         """Wake when the cgroup of the descriptor *directory* is populated, emptied or removed.
 
         At once if it is empty now. Raises OutsideFault where there is no such file or it gives no events.
         """
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open("cgroup.events", flags, dir_fd=directory)
+            descriptor = os.open(
+                "cgroup.events", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory
+            )
         except OSError as fault:
             raise outside_fault(f"{key}: cgroup.events", fault) from fault
-        self._add(_Watched(key, descriptor, _cgroup_over), select.EPOLLPRI)
-        # Reading arms the notification, so the first look is also what nothing can slip past.
-        if not _populated(descriptor):
-            self._wake()
+        self._add(_Watched(key, descriptor, _look_at_cgroup), select.EPOLLPRI)
 
     def remove(self, key: Hashable) -> None:
         """Watch *key* no longer; an unknown key is no fault."""
@@ -91,66 +106,114 @@ class Watcher:
             if watched is not None:
                 self._forget(watched)
 
+    def keep(self, anchors: Mapping[str, Anchor]) -> None:
+        """Watch exactly these anchors, by key, as far as they give events; those by time give none.
+
+        An anchor that ended wakes once, not at every call: the same one is not taken up again. One that
+        cannot be watched raises OutsideFault after all others were taken up; the next call tries it again.
+        """
+        faults: list[OutsideFault] = []
+        for key in self._kept.keys() - anchors.keys():
+            del self._kept[key]
+            self.remove(key)
+        for key, anchor in anchors.items():
+            if self._kept.get(key) == anchor:
+                continue
+            self.remove(key)
+            try:
+                self._take_up(key, anchor)
+                self._kept[key] = anchor
+            except OutsideFault as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+
+    def _take_up(self, key: str, anchor: Anchor) -> None:
+        if anchor.kind is AnchorKind.PROCESS and anchor.pid is not None:
+            self._take_up_process(key, anchor.pid, anchor.start_time)
+        elif anchor.kind is AnchorKind.CGROUP and anchor.cgroup is not None and self._tree is not None:
+            try:
+                with self._tree.open(CgroupRef(anchor.cgroup, anchor.inode or 0)) as cgroup:
+                    self.add_cgroup(key, cgroup.fileno())
+            except FileNotFoundError:
+                self._wake()
+
+    def _take_up_process(self, key: str, pid: int, start_time: int | None) -> None:
+        pidfd = pidfd_open(pid)
+        if pidfd is None:
+            self._wake()
+            return
+        try:
+            # Read while the pidfd is held: it then is that process's, or both are a later one's.
+            if start_time_of(pid) == start_time:
+                self.add_process(key, pidfd)
+            else:
+                self._wake()
+        finally:
+            os.close(pidfd)
+
     def _add(self, watched: _Watched, events: int) -> None:
         with self._lock:
             previous = self._by_key.get(watched.key)
             if previous is not None:
                 self._forget(previous)
-            try:
-                self._epoll.register(watched.descriptor, events)
-            except (OSError, ValueError) as fault:
-                os.close(watched.descriptor)
-                why = (
-                    "the watcher is stopped" if self._epoll.closed else "gives no events: not a kernel's file"
-                )
-                raise OutsideFault(watched.key, why) from fault
-            self._by_key[watched.key] = watched
-            self._by_descriptor[watched.descriptor] = watched
+            self._register(watched, events)
+            # After the registration: a change before it is seen here, a later one is an event.
+            look = watched.look(watched.descriptor)
+            if look is _Look.ENDED:
+                self._forget(watched)
+        if look is not _Look.LIVES:
+            self._wake()
+
+    def _register(self, watched: _Watched, events: int) -> None:
+        try:
+            if self._epoll is None:
+                raise OutsideFault(watched.key, "the watcher is not running")
+            self._epoll.register(watched.descriptor, events)
+        except OSError as fault:
+            os.close(watched.descriptor)
+            raise outside_fault(watched.key, fault, EPERM="gives no events: not a kernel's file") from fault
+        except OutsideFault:
+            os.close(watched.descriptor)
+            raise
+        self._by_key[watched.key] = watched
+        self._by_descriptor[watched.descriptor] = watched
 
     def _forget(self, watched: _Watched) -> None:
         del self._by_key[watched.key]
         del self._by_descriptor[watched.descriptor]
-        # Before the close: an open file description that lives on elsewhere (a dup) would stay registered.
-        self._epoll.unregister(watched.descriptor)
+        # Before the close: an epoll keeps what another descriptor (here the caller's pidfd) still holds open.
+        if self._epoll is not None:
+            self._epoll.unregister(watched.descriptor)
         os.close(watched.descriptor)
 
-    def _run(self) -> None:
+    def _run(self, epoll: select.epoll) -> None:
         while not self._stopping:
-            for descriptor, _ in self._epoll.poll():
+            for descriptor, _ in epoll.poll():
                 if descriptor != self._interrupt and self._changed(descriptor):
                     self._wake()
 
     def _changed(self, descriptor: int) -> bool:
-        """Look at the thing itself: the number may by now be another registration's."""
+        """Whether the event was for something still watched; the look at it arms its next event."""
         with self._lock:
             watched = self._by_descriptor.get(descriptor)
             if watched is None:
                 return False
-            over = watched.over(descriptor)
-            if over:
-                # Stays readable for ever: watched on, it would wake without end.
+            if watched.look(descriptor) is _Look.ENDED:
                 self._forget(watched)
-            return over is not None
-
-
-def _process_over(pidfd: int) -> bool | None:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return True if poll.poll(0) else None
-
-
-def _cgroup_over(descriptor: int) -> bool:
-    try:
-        os.pread(descriptor, 4096, 0)
-    except OSError as fault:
-        if fault.errno == errno.ENODEV:
             return True
-        raise
-    return False
 
 
-def _populated(descriptor: int) -> bool:
+def _look_at_process(pidfd: int) -> _Look:
+    return _Look.LIVES if pidfd_alive(pidfd) else _Look.ENDED
+
+
+def _look_at_cgroup(descriptor: int) -> _Look:
     try:
-        return b"populated 1" in os.pread(descriptor, 4096, 0).splitlines()
-    except OSError:
-        return False
+        text = os.pread(descriptor, 4096, 0)
+    except OSError as fault:
+        # ENODEV: removed. Anything else would come again and again as well.
+        if fault.errno in (errno.EINTR, errno.EAGAIN):
+            return _Look.EMPTY
+        return _Look.ENDED
+    return _Look.LIVES if b"populated 1" in text.splitlines() else _Look.EMPTY
