@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The tests' page and comparison, as tests/docs/conftest.py has them.
 Read = Callable[[str], Any]
 Same = Callable[[str, Any, Any], None]
-VARIABLE = re.compile(r"<(?:[a-z]+(?:[(][^)]*[)])?:)?")  # of a Flask rule: <int:id> is {id} in the docs
+ROUTE = re.compile(r"(GET|POST|DELETE|PUT|PATCH) /")
 
 
 def click_commands(command: click.Command, name: str) -> Iterator[tuple[str, set[str]]]:
@@ -58,7 +58,7 @@ def argparse_commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tu
 
 
 def nodeagent_commands() -> dict[str, set[str]]:
-    return dict(click_commands(importlib.import_module("nodeagent.cli.main").main, "nodeagent"))
+    return dict(click_commands(importlib.import_module("nodeagent.cli.main").cli, "nodeagent"))
 
 
 def gpulease_commands() -> dict[str, set[str]]:
@@ -80,20 +80,33 @@ def test_every_command_and_option_is_documented(
         same(f"docs/cli.md, {command},", options - once - {"--help"}, cli.options(command) - once)
 
 
+def routes() -> tuple[Any, ...]:
+    app = importlib.import_module("nodeagent.api.app")
+    return app.api_routes(None, app.ApiSettings(clock=None, version="0"))
+
+
 def test_every_route_is_documented(page: Read, same: Same) -> None:
     """docs/api.md has a section for each method and path that the application answers."""
-    routes = {
-        f"{method} {VARIABLE.sub(r'{', rule.rule).replace('>', '}')}"
-        for rule in routing_table()
-        for method in rule.methods - {"HEAD", "OPTIONS"}
-        if rule.endpoint != "static"
-    }
+    known = {f"{route.method} {route.path}" for route in routes()}
+    same("docs/api.md", known, {h for h in page("api.md").sections if ROUTE.match(h)})
+
+
+def test_every_query_parameter_is_documented(page: Read) -> None:
+    """The section of a route names each of its query parameters."""
     api = page("api.md")
-    same("docs/api.md", routes, {h for h in api.sections if re.match(r"(GET|POST|DELETE|PUT|PATCH) /", h)})
+    for route in routes():
+        text = api.sections[f"{route.method} {route.path}"]
+        missing = [one.name for one in route.query if not re.search(rf"`{one.name}\b", text)]
+        assert not missing, f"docs/api.md, {route.method} {route.path}, says nothing of {', '.join(missing)}"
 
 
-def routing_table() -> list[Any]:
-    return list(importlib.import_module("nodeagent.api.app").routes().iter_rules())
+def test_every_status_is_documented(page: Read, same: Same) -> None:
+    """docs/api.md explains each HTTP status that a route or a problem can have, and no other."""
+    problems = importlib.import_module("nodeagent.api.problems")
+    served = {status for route in routes() for status in (*route.promises, *route.all_problems)}
+    served |= {kind.status for kind in [*problems.KINDS.values(), problems.METHOD_NOT_ALLOWED]} | {409}
+    told = re.findall(r"^\| (\d{3}) \|", page("api.md").sections["Conventions"], re.M)
+    same("docs/api.md", map(str, served), told)
 
 
 @pytest.mark.parametrize(
