@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Sourced by demo.sh and .ci/serve: which node a private agent may take.
 
 # Print nothing for this node's own GPUs, else "--simulate $1". Real GPUs need root, and no installed agent:
