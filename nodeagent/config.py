@@ -160,3 +160,21 @@ def _drop(tables: dict[str, Any], where: list[str]) -> None:
             return
         tables = inner
     tables.pop(where[-1], None)
+
+
+def render(config: Config) -> str:
+    """*config* as TOML, each key with what it is for."""
+    lines: list[str] = []
+    for section in Config.model_fields:
+        lines.append(f"[{section}]")
+        table = getattr(config, section)
+        for name, field in type(table).model_fields.items():
+            lines += [f"# {field.description}", f"{name} = {_toml(getattr(table, name))}"]
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) and not isinstance(value, str) else f'"{value}"'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Inventory
-from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
+from nodeagent.domain.errors import LedgerUnavailable, UnknownThing
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState, SliceState
 from nodeagent.domain.records import Event
 from nodeagent.ledger.ledger import Ledger
@@ -16,6 +16,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
+from nodeagent.service.rights import must_administer, must_own
 from nodeagent.service.survey import Survey, free_of
 
 SECOND_NS = 1_000_000_000
@@ -85,10 +86,13 @@ class Agent:
     def inventory(self) -> Inventory:
         return self._parts.survey.inventory()
 
-    def free(self) -> dict[str, Free]:
-        """What is left on each device, by key."""
+    def free(self, device_key: str) -> Free:
+        """What is left on a device."""
         inventory, held = self.inventory(), self._parts.ledger.held()
-        return {device.key: free_of(device, inventory, held) for device in inventory.devices}
+        device = inventory.device(device_key)
+        if device is None:
+            raise UnknownThing(f"there is no device {device_key}")
+        return free_of(device, inventory, held)
 
     # -- leases -------------------------------------------------------------------------------------
 
@@ -145,14 +149,14 @@ class Agent:
         The lease comes back RELEASING when its proof takes longer than *wait_seconds*.
         """
         lease = self._read(lease_id)
-        self._must_own(caller, lease)
+        must_own(caller, lease)
         if lease.state not in ENDED:
             self._parts.releaser.end(lease_id, uid=caller.uid, reason="released by its holder")
         return self.wait_lease(caller, lease_id, wait_seconds)
 
     def clear_lease(self, caller: Caller, lease_id: int) -> Lease:
         """Try the proof of a quarantined lease again, now."""
-        self._must_administer(caller)
+        must_administer(caller)
         if quarantined(self._read(lease_id)):
             self._await(self._parts.releaser.retry(lease_id).result)
         return self._read(lease_id)
@@ -166,40 +170,40 @@ class Agent:
         return device
 
     def drain(
-        self, caller: Caller, key: str, *, reason: str | None = None, until_seconds: int | None = None
+        self, caller: Caller, device: str, *, reason: str | None = None, until_seconds: int | None = None
     ) -> Device:
         """Grant nothing new on the device; live leases go on and may renew."""
-        self._must_administer(caller)
-        self.device(key)
+        must_administer(caller)
+        self.device(device)
         until = self.clock.boot_ns() + until_seconds * SECOND_NS if until_seconds else None
         with self._parts.ledger.write() as tx:
-            tx.drain(key, reason=reason, uid=caller.uid, until_ns=until)
-            tx.event("drained", uid=caller.uid, device=key, reason=reason)
+            tx.drain(device, reason=reason, uid=caller.uid, until_ns=until)
+            tx.event("drained", uid=caller.uid, device=device, reason=reason)
         self._parts.changes.announce()
-        return self.device(key)
+        return self.device(device)
 
-    def undrain(self, caller: Caller, key: str) -> Device:
-        self._must_administer(caller)
-        self.device(key)
+    def undrain(self, caller: Caller, device: str) -> Device:
+        must_administer(caller)
+        self.device(device)
         with self._parts.ledger.write() as tx:
-            tx.undrain(key)
-            tx.event("undrained", uid=caller.uid, device=key)
+            tx.undrain(device)
+            tx.event("undrained", uid=caller.uid, device=device)
         self._parts.changes.announce()
-        return self.device(key)
+        return self.device(device)
 
-    def clear(self, caller: Caller, key: str) -> Device:
+    def clear(self, caller: Caller, device: str) -> Device:
         """Try the proof of every quarantined slice of the device again, now."""
-        self._must_administer(caller)
-        self.device(key)
+        must_administer(caller)
+        self.device(device)
         for lease_id in sorted(
             {
                 held.lease
                 for held in self._parts.ledger.held()
-                if held.placed.device == key and held.state is SliceState.QUARANTINED
+                if held.placed.device == device and held.state is SliceState.QUARANTINED
             }
         ):
             self._await(self._parts.releaser.retry(lease_id).result)
-        return self.device(key)
+        return self.device(device)
 
     # -- events -------------------------------------------------------------------------------------
 
@@ -217,18 +221,6 @@ class Agent:
         if lease is None:
             raise UnknownThing(f"there is no lease {lease_id}")
         return lease
-
-    # -- rights -------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _must_own(caller: Caller, lease: Lease) -> None:
-        if lease.holder.uid != caller.uid and not caller.administrator:
-            raise NotAllowed(f"lease {lease.id} is not yours")
-
-    @staticmethod
-    def _must_administer(caller: Caller) -> None:
-        if not caller.administrator:
-            raise NotAllowed("only root and the administrators' group may do this")
 
     @staticmethod
     def _await(result: Callable[[float], None]) -> None:

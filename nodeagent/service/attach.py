@@ -18,6 +18,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
 from nodeagent.service.plan import Planner
+from nodeagent.service.rights import must_own
 
 
 class Attacher:
@@ -99,8 +100,7 @@ class Attacher:
 
     def _own_active(self, caller: Caller, lease_id: int) -> Lease:
         lease = self._read(lease_id)
-        if lease.holder.uid != caller.uid and not caller.administrator:
-            raise NotAllowed(f"lease {lease_id} is not yours")
+        must_own(caller, lease)
         if lease.state in (LeaseState.QUEUED, LeaseState.PREPARING):
             raise NotAllowed(f"lease {lease_id} is still {lease.state}")
         if lease.state is not LeaseState.ACTIVE:

@@ -16,8 +16,15 @@ class Changes:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._count = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call *wake*, which must not block, at every change."""
+        self._listeners.append(wake)
 
     def announce(self) -> None:
+        for wake in self._listeners:
+            wake()
         with self._condition:
             self._count += 1
             self._condition.notify_all()

@@ -9,8 +9,8 @@ import structlog
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.environment import environment, guarantee_of
-from nodeagent.domain.errors import AgentError, KeyReused, LedgerUnavailable, NotAllowed, OutsideFault
-from nodeagent.domain.lease import AnchorKind, Holder, HolderKind, Lease, LeaseState, PlacedSlice
+from nodeagent.domain.errors import AgentError, KeyReused, LedgerUnavailable, OutsideFault
+from nodeagent.domain.lease import AnchorKind, Holder, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.placement import place
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request
@@ -25,6 +25,7 @@ from nodeagent.service.orders import Caller, Granted, Order, Queued
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import Quotas
 from nodeagent.service.release import Releaser
+from nodeagent.service.rights import must_be_allowed
 from nodeagent.service.survey import Survey
 
 log = structlog.get_logger()
@@ -65,7 +66,7 @@ class Granter:
             NotAllowed, InvalidField, KeyReused, TooMany: the order cannot be taken from this caller.
             LedgerUnavailable, OutsideFault: the node cannot serve it now; nothing is left behind.
         """
-        _check_rights(caller, order)
+        must_be_allowed(caller, order)
         known = self._repeated(caller, order)
         if known is not None:
             return known
@@ -235,15 +236,3 @@ class Granter:
         if lease is None:
             raise LedgerUnavailable(f"lease {lease_id} is not in the ledger")
         return lease
-
-
-def _check_rights(caller: Caller, order: Order) -> None:
-    """Holder kinds slurm and docker, and anchors that only a caller ends, come from administrators."""
-    if caller.administrator:
-        return
-    if order.holder_kind in (HolderKind.SLURM, HolderKind.DOCKER):
-        raise NotAllowed(f"holder.kind {order.holder_kind}: only an administrator may hold for it")
-    if order.anchor.kind is AnchorKind.EXTERNAL:
-        raise NotAllowed("anchor.kind external: only an administrator may hold without a proof of life")
-    if order.holder_kind is HolderKind.PROCESS and order.holder_id != str(order.anchor.pid or caller.pid):
-        raise NotAllowed("holder.id: a process holds only for itself, or for one it adopts")

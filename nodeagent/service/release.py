@@ -91,10 +91,11 @@ class Releaser:
         except (AgentError, OSError) as fault:
             # The reconciler comes back to every lease that is still releasing.
             log.error("cleaning failed", lease=lease_id, why=str(fault))
+        else:
+            self._changes.announce()
         finally:
             with self._guard:
                 self._running.pop(lease_id, None)
-            self._changes.announce()
 
     def _clean(self, lease_id: int) -> None:
         lease = self._ledger.lease(lease_id)

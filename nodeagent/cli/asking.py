@@ -1,0 +1,87 @@
+"""What the command line asks of a running agent, by the same API as everyone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gpulease.errors import GpuleaseError, UsageError, error_from
+from gpulease.screen import safe
+from gpulease.transport import Transport
+
+DEFAULT_SOCKET = "/run/nodeagent/api.sock"
+
+
+def ask(
+    socket: Path | None, method: str, target: str, body: Mapping[str, Any] | None = None, timeout: float = 10
+) -> Any:
+    """One call; the decoded answer, or the error that it stands for."""
+    path = str(socket or os.environ.get("GPULEASE_SOCKET") or DEFAULT_SOCKET)
+    data = None if body is None else json.dumps(body).encode("ascii")
+    answer = Transport(path, timeout=timeout).call(method, target, data)
+    decoded = json.loads(answer.body) if answer.body else {}
+    if answer.status >= 400:
+        raise error_from(answer.status, decoded, answer.retry_after)
+    return decoded
+
+
+def health_line(socket: Path | None) -> tuple[str, int]:
+    """One line and its exit code: 0 well, 1 answering but granting nothing, 2 not answering."""
+    try:
+        node = ask(socket, "GET", "/v1/node", timeout=0.2)
+    except (GpuleaseError, ValueError) as fault:
+        return f"agent: not answering: {safe(fault)}", 2
+    if not node["ready"]:
+        return f"agent: no new leases: {safe(node['reason'])}", 1
+    return f"agent: well ({safe(node['machine'])}, version {safe(node['version'])})", 0
+
+
+def node_lines(node: Mapping[str, Any]) -> str:
+    """The node document for a terminal."""
+    lines = [
+        f"node      {node['name']} ({node['machine']})",
+        f"agent     {node['version']}, {node['reason'] or 'ready'}",
+    ]
+    for tier in node["tiers"]:
+        lines.append(f"{tier['name']:9} {'yes' if tier['present'] else 'no'}: {tier['why']}")
+    for pool in node["pools"]:
+        lines.append(f"pool      {pool['pool']}: {pool['grantable_bytes'] / 2**30:.1f} GiB grantable")
+    for skipped in node["skipped"]:
+        lines.append(f"skipped   KFD node {skipped['kfd_node']}: {skipped['reason']}")
+    return "\n".join(safe(line) for line in lines)
+
+
+def devices_meant(socket: Path | None, device: str | None, every: bool) -> list[str]:
+    """The keys of the devices that a command is for."""
+    if every == (device is not None):
+        raise UsageError("name one device, or say --all")
+    if device is not None:
+        return [device]
+    return [one["device"] for one in ask(socket, "GET", "/v1/devices")["devices"]]
+
+
+def on_device(socket: Path | None, key: str, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = ask(socket, "POST", f"/v1/devices/{quote(key)}/{verb}", body)
+    return answer
+
+
+def clear_lines(socket: Path | None, target: str) -> tuple[str, bool]:
+    """Clear a lease's or a device's quarantined slices; what is left, and whether nothing is."""
+    if target.isdigit():
+        lease = ask(socket, "POST", f"/v1/leases/{target}/clear", {})
+        leases = [lease]
+    else:
+        on_device(socket, target, "clear", {})
+        page = ask(socket, "GET", f"/v1/leases?state=failed&device={quote(target, safe='')}")
+        leases = page["leases"]
+    left = [
+        f"lease {lease['id']}, {one['device']}: still quarantined: {lease.get('reason')}"
+        for lease in leases
+        for one in lease["slices"]
+        if one["state"] == "quarantined"
+    ]
+    return "\n".join(safe(line) for line in left) or f"{safe(target)}: clean", not left

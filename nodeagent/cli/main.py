@@ -1,0 +1,238 @@
+"""`nodeagent`: run the agent on a node, and look after it.
+
+Imports are inside the commands: `nodeagent health` must answer in a fifth of a second, and most of the
+agent's libraries take longer than that to load.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from nodeagent import __version__
+from nodeagent.domain.errors import AgentError
+
+SOCKET = click.option(
+    "--socket", type=click.Path(path_type=Path), envvar="GPULEASE_SOCKET", help="The agent's socket."
+)
+CONFIG = click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), help="Settings, instead of the site's."
+)
+STATE_DIR = click.option(
+    "--state-dir", type=click.Path(path_type=Path), help="Directory of the ledger, instead of the settings'."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the API's answer.")
+
+OK, WARN, FAILED = 0, 1, 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="nodeagent")
+def cli() -> None:
+    """Share this node's AMD GPUs among jobs, containers and users."""
+
+
+@cli.command()
+@CONFIG
+@click.option("--simulate", metavar="NAME|FILE", help="Run on a machine file instead of this node's GPUs.")
+@click.option(
+    "--socket", type=click.Path(path_type=Path), help="Listen here, instead of where the settings say."
+)
+@STATE_DIR
+def serve(
+    config_path: Path | None, simulate: str | None, socket: Path | None, state_dir: Path | None
+) -> None:
+    """Run the agent in the foreground; `GET /readyz` answers 200 once it is ready."""
+    from nodeagent.cli.serving import serve as run
+
+    run(config_path, simulate=simulate, socket=socket, state_dir=state_dir)
+
+
+@cli.command()
+@SOCKET
+def health(socket: Path | None) -> None:
+    """One line; exit 0 well, 1 no new leases, 2 not answering."""
+    from nodeagent.cli.asking import health_line
+
+    line, code = health_line(socket)
+    click.echo(line)
+    sys.exit(code)
+
+
+@cli.command()
+@SOCKET
+@JSON
+def status(socket: Path | None, as_json: bool) -> None:
+    """The node as the agent sees it: tiers, pools, what was skipped and why."""
+    from nodeagent.cli.asking import ask, node_lines
+
+    node = ask(socket, "GET", "/v1/node")
+    click.echo(dump(node) if as_json else node_lines(node))
+
+
+@cli.command()
+@CONFIG
+@SOCKET
+@STATE_DIR
+def doctor(config_path: Path | None, socket: Path | None, state_dir: Path | None) -> None:
+    """Check what the agent needs on this node; exit 1 when something is missing, with the fix."""
+    from nodeagent.cli.doctor import examine
+
+    findings = examine(config_path, socket=socket, state_dir=state_dir)
+    for finding in findings:
+        click.echo(f"{'ok  ' if finding.ok else 'FIX '} {finding.what}: {finding.why}")
+    sys.exit(OK if all(finding.ok for finding in findings) else WARN)
+
+
+@cli.group()
+def config() -> None:
+    """Check the settings, or show them all."""
+
+
+@config.command("check")
+@CONFIG
+def config_check(config_path: Path | None) -> None:
+    """Name every wrong key and value; exit 2 when there is one."""
+    from nodeagent import config as settings
+
+    path = config_path or settings.DEFAULT_PATH
+    _, complaints = settings.check(path)
+    for complaint in complaints:
+        click.echo(f"{path}: {complaint}", err=True)
+    if complaints:
+        sys.exit(FAILED)
+    click.echo(f"{path}: well" if path.exists() else f"{path}: absent, so every default holds")
+
+
+@config.command("show")
+@CONFIG
+def config_show(config_path: Path | None) -> None:
+    """Print the settings in force, with what each is for."""
+    from nodeagent import config as settings
+
+    current, complaints = settings.check(config_path or settings.DEFAULT_PATH)
+    click.echo(settings.render(current))
+    for complaint in complaints:
+        click.echo(f"ignored: {complaint}", err=True)
+
+
+@cli.command()
+@CONFIG
+@STATE_DIR
+def migrate(config_path: Path | None, state_dir: Path | None) -> None:
+    """Bring the ledger to this version's schema; a copy is kept beside it."""
+    from nodeagent.ledger.migrate import migrate as run
+    from nodeagent.wiring import ledger_path
+
+    path = ledger_path(config_path, state_dir)
+    click.echo(f"{path}: {run(path)}")
+
+
+@cli.command()
+@CONFIG
+@STATE_DIR
+@click.argument("target", type=click.Path(path_type=Path))
+def backup(config_path: Path | None, state_dir: Path | None, target: Path) -> None:
+    """Copy the ledger to TARGET while the agent runs; TARGET must not exist."""
+    from nodeagent.ledger.backup import backup as run
+    from nodeagent.wiring import ledger_path
+
+    run(ledger_path(config_path, state_dir), target)
+    click.echo(f"{target}: written")
+
+
+@cli.command()
+@SOCKET
+@click.argument("device", required=False)
+@click.option("--all", "every", is_flag=True, help="Every device of the node.")
+@click.option("--reason", help="Why; shown to those who are refused.")
+@click.option("--until", metavar="DURATION", help="End by itself after this long (30m, 2h, 1d).")
+def drain(
+    socket: Path | None, device: str | None, every: bool, reason: str | None, until: str | None
+) -> None:
+    """Grant nothing new on DEVICE; live leases go on."""
+    from gpulease.sizes import parse_duration
+
+    from nodeagent.cli.asking import devices_meant, on_device
+
+    body = {"reason": reason, "until_seconds": parse_duration(until) if until else None}
+    wanted = {name: value for name, value in body.items() if value is not None}
+    for key in devices_meant(socket, device, every):
+        click.echo(f"{key}: {on_device(socket, key, 'drain', wanted)['state']}")
+
+
+@cli.command()
+@SOCKET
+@click.argument("device", required=False)
+@click.option("--all", "every", is_flag=True, help="Every device of the node.")
+def undrain(socket: Path | None, device: str | None, every: bool) -> None:
+    """Grant on DEVICE again."""
+    from nodeagent.cli.asking import devices_meant, on_device
+
+    for key in devices_meant(socket, device, every):
+        click.echo(f"{key}: {on_device(socket, key, 'undrain', {})['state']}")
+
+
+@cli.command()
+@SOCKET
+@click.argument("target", metavar="DEVICE|LEASE")
+def clear(socket: Path | None, target: str) -> None:
+    """Try the proof of quarantined slices again, of a lease or of a whole device."""
+    from nodeagent.cli.asking import clear_lines
+
+    text, done = clear_lines(socket, target)
+    click.echo(text)
+    sys.exit(OK if done else WARN)
+
+
+@cli.group()
+def simulate() -> None:
+    """Machine files: a node's sysfs in one file that the agent can run on."""
+
+
+@simulate.command("list")
+def simulate_list() -> None:
+    """The machine files that are shipped."""
+    from nodeagent.cli.simulating import listing
+
+    for name, what in listing():
+        click.echo(f"{name:16} {what}")
+
+
+@simulate.command("capture")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("/"),
+    help="A copied tree, instead of this node; also a bare sys/class/kfd/kfd/topology.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE")
+def simulate_capture(root: Path, output: Path) -> None:
+    """Write this node's, or a copied tree's, machine file."""
+    from nodeagent.cli.simulating import write_capture
+
+    click.echo(write_capture(root, output))
+
+
+def dump(body: object) -> str:
+    """JSON as the API sends it, indented."""
+    import json
+
+    return json.dumps(body, indent=2, ensure_ascii=False)
+
+
+def main() -> None:
+    """Run the command line; a fault is one line on stderr and exit code 2."""
+    from gpulease.errors import GpuleaseError
+
+    try:
+        cli(standalone_mode=True)
+    except (AgentError, GpuleaseError) as fault:
+        click.echo(f"nodeagent: {fault}", err=True)
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Who may do what: one place, asked by every use case."""
+
+from __future__ import annotations
+
+from nodeagent.domain.errors import NotAllowed
+from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
+from nodeagent.service.orders import Caller, Order
+
+
+def owns(caller: Caller, lease: Lease) -> bool:
+    """Whether *lease* is the caller's to act on.
+
+    A uid 0 that is no administrator is the root of some container: it owns nothing, least of all root's.
+    """
+    return caller.administrator or (lease.holder.uid == caller.uid and caller.uid != 0)
+
+
+def must_own(caller: Caller, lease: Lease) -> None:
+    if not owns(caller, lease):
+        raise NotAllowed(f"lease {lease.id} is not yours")
+
+
+def must_administer(caller: Caller) -> None:
+    if not caller.administrator:
+        raise NotAllowed("only root and the administrators' group may do this")
+
+
+def must_be_allowed(caller: Caller, order: Order) -> None:
+    """Holder kinds slurm and docker, and anchors that only a caller ends, come from administrators."""
+    if caller.administrator:
+        return
+    if caller.uid == 0:
+        raise NotAllowed("root of another namespace is not this node's root: ask as the user on the node")
+    if order.holder_kind in (HolderKind.SLURM, HolderKind.DOCKER):
+        raise NotAllowed(f"holder.kind {order.holder_kind}: only an administrator may hold for it")
+    if order.anchor.kind is AnchorKind.EXTERNAL:
+        raise NotAllowed("anchor.kind external: only an administrator may hold without a proof of life")
+    if order.holder_kind is HolderKind.PROCESS and order.holder_id != str(order.anchor.pid or caller.pid):
+        raise NotAllowed("holder.id: a process holds only for itself, or for one it adopts")

@@ -1,0 +1,252 @@
+"""Builds the agent: the one place that knows which adapter serves which use case, simulated or real."""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+
+from nodeagent import __version__
+from nodeagent import config as settings
+from nodeagent.adapters import machine
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.adapters.clock import SystemClock
+from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.peer import administrator, peer_of
+from nodeagent.adapters.processes import gpu_in_use
+from nodeagent.adapters.scanner import Scanner
+from nodeagent.adapters.subuids import Subuids
+from nodeagent.adapters.sysfs import SysTree
+from nodeagent.api.app import ApiSettings, create_app
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.agent import Agent, AgentParts, Identity
+from nodeagent.service.anchoring import AnchorLimits, Anchors
+from nodeagent.service.attach import Attacher
+from nodeagent.service.cgroup_effects import (
+    ADOPTED,
+    CGROUP,
+    DMEM,
+    OCCUPANTS,
+    PROCESS,
+    AdoptedEffect,
+    CgroupEffect,
+    DmemEffect,
+    OccupantsEffect,
+    ProcessEffect,
+)
+from nodeagent.service.changes import Changes
+from nodeagent.service.effects import Effect, Journal
+from nodeagent.service.grant import Granter, GrantParts
+from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.orders import Caller
+from nodeagent.service.plan import Planner
+from nodeagent.service.quotas import QuotaLimits, Quotas
+from nodeagent.service.reconcile import Periods, Reconciler
+from nodeagent.service.release import Releaser
+from nodeagent.service.survey import Survey
+
+LEDGER = "ledger.sqlite3"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The sys tree that the agent works on, and what to call it."""
+
+    tree: SysTree
+    root: Path
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A built agent. *start* after the last fork; *stop* leaves every lease as it is."""
+
+    agent: Agent
+    app: Flask
+    ledger: Ledger
+    reconciler: Reconciler
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
+def ledger_path(config_path: Path | None, state_dir: Path | None) -> Path:
+    """Where the ledger lies."""
+    if state_dir is None:
+        state_dir = settings.check(config_path or settings.DEFAULT_PATH)[0].state.directory
+    return state_dir / LEDGER
+
+
+def instance(state_dir: Path) -> str:
+    """The agent's own cgroup subtree: one for each state directory, so that two agents never meet."""
+    if state_dir == settings.DEFAULT_STATE:
+        return "gpulease.slice"
+    return f"gpulease_{hashlib.sha256(os.fsencode(state_dir.resolve())).hexdigest()[:12]}.slice"
+
+
+def this_node() -> Node:
+    return Node(SysTree(Path("/")), Path("/"), "this node")
+
+
+def simulated_node(name_or_path: str, state_dir: Path) -> Node:
+    """A machine file as a tree below *state_dir*. Processes and cgroups stay those of the real machine."""
+    simulated = machine.find(name_or_path)
+    root = state_dir / "machine"
+    machine.materialise(simulated, root)
+    kind = "made up" if simulated.made_up else "simulated"
+    return Node(machine.SimulatedTree(root, simulated), root, f"{kind}: {simulated.name}")
+
+
+def build(config: settings.Config, node: Node, *, clock: SystemClock | None = None) -> Built:
+    """The object graph over *node*. Opens nothing and starts no thread: see `Built.start`."""
+    clock = clock or SystemClock()
+    state_dir = config.state.directory
+    ledger = Ledger(state_dir / LEDGER, clock)
+    tree, no_tree = _cgroups(instance(state_dir))
+    dmem = DmemController(tree) if tree else None
+    scanner = Scanner(
+        node.tree,
+        reserve_percent=config.devices.reserve_percent,
+        include_apus=config.devices.include_apus,
+    )
+    survey = Survey(ledger, scanner.scan, scanner.generation)
+    limits = AnchorLimits(
+        ttl=config.defaults.ttl_seconds,
+        max_ttl=config.defaults.max_ttl_seconds,
+        start=config.defaults.start_seconds,
+    )
+    anchors = Anchors(limits, clock, tree)
+    changes, locks = Changes(), LeaseLocks()
+
+    def in_use(pid: int) -> bool:
+        return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
+
+    journal = Journal(ledger, _effects(tree, dmem, clock, in_use))
+    releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds)
+    planner = Planner(tree, no_tree, dmem, clock)
+    granter = Granter(
+        GrantParts(
+            ledger=ledger,
+            clock=clock,
+            survey=survey,
+            anchors=anchors,
+            quotas=Quotas(_quota_limits(config), clock, Subuids().owner),
+            planner=planner,
+            journal=journal,
+            releaser=releaser,
+            locks=locks,
+            changes=changes,
+            shared_cu_percent=config.defaults.shared_cu,
+        )
+    )
+    reconciler = Reconciler(
+        ledger,
+        clock,
+        survey,
+        anchors,
+        granter,
+        releaser,
+        changes,
+        tree,
+        Periods(quarantine=config.release.retry_seconds),
+    )
+    agent = Agent(
+        AgentParts(
+            ledger=ledger,
+            clock=clock,
+            survey=survey,
+            granter=granter,
+            attacher=Attacher(ledger, tree, planner, anchors, locks, changes, in_use),
+            releaser=releaser,
+            changes=changes,
+            identity=Identity(socket.gethostname(), node.machine, __version__),
+            tiers=planner.tiers,
+            strangers=reconciler.strangers,
+        )
+    )
+    app = create_app(
+        agent,
+        identifier(_gid(config.server.admin_group)),
+        ApiSettings(clock, __version__, leases_open=config.privacy.leases == "open"),
+    )
+
+    def start() -> None:
+        ledger.open(floor=max(tree.lease_ids(), default=0) if tree else 0)
+        if ledger.health().writable:
+            survey.rescan()
+            reconciler.run_once()
+        changes.listen(reconciler.wake)
+        reconciler.start()
+
+    def stop() -> None:
+        reconciler.stop()
+        releaser.close()
+        ledger.close()
+
+    return Built(agent, app, ledger, reconciler, start, stop)
+
+
+def identifier(admin_gid: int | None) -> Callable[[Mapping[str, Any]], Caller]:
+    """Who a request comes from: the peer of its socket, whatever its headers say."""
+
+    def identify(environ: Mapping[str, Any]) -> Caller:
+        peer = peer_of(environ["gunicorn.socket"])
+        return Caller(
+            uid=peer.uid,
+            gid=peer.gid,
+            groups=frozenset(peer.groups),
+            pid=peer.pid,
+            pidfd=peer.pidfd,
+            administrator=administrator(peer, admin_gid=admin_gid),
+        )
+
+    return identify
+
+
+def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
+    """The instance's cgroup subtree, or why there can be none."""
+    mount = find_mount()
+    if mount is None:
+        return None, "no cgroup2 mount: leases are held by process"
+    tree = CgroupTree(mount, name)
+    why = tree.writable()
+    return (tree, None) if why is None else (None, f"{why}: leases are held by process")
+
+
+def _effects(
+    tree: CgroupTree | None, dmem: DmemController | None, clock: SystemClock, in_use: Callable[[int], bool]
+) -> dict[str, Effect]:
+    effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, in_use)}
+    if tree is not None:
+        effects |= {
+            CGROUP: CgroupEffect(tree),
+            OCCUPANTS: OccupantsEffect(tree),
+            ADOPTED: AdoptedEffect(tree),
+        }
+        if dmem is not None:
+            effects[DMEM] = DmemEffect(tree, dmem)
+    return effects
+
+
+def _quota_limits(config: settings.Config) -> QuotaLimits:
+    limits = config.limits
+    return QuotaLimits(limits.live_leases, limits.queued_leases, limits.grants_per_second)
+
+
+def _gid(group: str) -> int | None:
+    """The administrators' group as a number: asked of the name service once, at start, never by a request."""
+    if not group:
+        return None
+    if group.isdigit():
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        return None
