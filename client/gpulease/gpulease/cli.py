@@ -1,0 +1,194 @@
+"""The ``gpulease`` command: its words, its exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from io import TextIOWrapper
+from typing import NoReturn, Optional
+
+from gpulease import __version__
+from gpulease.client import DEFAULT_SOCKET, DEFAULT_TIMEOUT_SECONDS, Client
+from gpulease.command import Invocation
+from gpulease.errors import AnswerError, GpuleaseError, UsageError
+from gpulease.filters import DEVICE_STATES, LEASE_STATES, add_filters
+from gpulease.ids import ID_FORMS
+from gpulease.options import add_request_options, positive, value_of
+from gpulease.screen import Screen
+from gpulease.show import show_error
+from gpulease.sizes import parse_duration
+
+FAILED_BEFORE_START = 125
+_WITH_COMMAND = ("run", "exec")
+_EXIT_CODES = """\
+exit codes: 0 done, 2 usage, 3 refused, 4 not allowed, 5 agent unreachable or unhealthy; of run and exec: the
+command's own (128 + N if signal N killed it), 125 for any failure before it started"""
+
+
+class CommandLineError(UsageError):
+    """argparse's complaint, with the *program* (and command) that it is about."""
+
+    def __init__(self, message: str, program: str) -> None:
+        super().__init__(message)
+        self.program = program
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises instead of exiting, and guesses no abbreviations: they would break as options are added."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings, allow_abbrev=False)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        raise CommandLineError(message.removeprefix("argument "), self.prog)
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="gpulease",
+        description="Take, use and give back slices of this node's AMD GPUs.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gpulease {__version__}")
+    _common(parser, socket=None, timeout=DEFAULT_TIMEOUT_SECONDS, json=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+
+    def command(name: str, what: str, usage: Optional[str] = None) -> Parser:
+        added: Parser = commands.add_parser(name, help=what, description=what, usage=usage)
+        _common(added, socket=argparse.SUPPRESS, timeout=argparse.SUPPRESS, json=argparse.SUPPRESS)
+        return added
+
+    _add_reading(command)
+    _add_leasing(command)
+    _add_running(command)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, *, socket: object, timeout: object, json: object) -> None:
+    """Options that may stand before and behind the command: behind, only what is given counts."""
+    add = parser.add_argument
+    add("--socket", metavar="PATH", default=socket, help=f"default $GPULEASE_SOCKET, else {DEFAULT_SOCKET}")
+    add("--timeout", metavar="DUR", type=value_of(parse_duration), default=timeout, help="deadline of a call")
+    add("--json", action="store_true", default=json, help="print the response body")
+
+
+_Add = Callable[..., Parser]
+
+
+def _add_reading(command: _Add) -> None:
+    add_filters(
+        command("status", "the node, its devices as bars, and who holds what"),
+        *("user", "state", "device", "since"),
+        states=LEASE_STATES,
+    )
+    add_filters(command("devices", "the devices and what is free"), "state", "device", states=DEVICE_STATES)
+    add_filters(command("numbering", "every number and name of each device"), "device")
+    command("show", "one lease").add_argument("id", metavar="ID", help=ID_FORMS)
+    events = command("events", "who did what, when and why; with --json one a line")
+    add_filters(events, "user", "device", "since")
+    events.add_argument(
+        "--after", type=value_of(positive), default=0, metavar="N", help="only later than event N"
+    )
+    events.add_argument("--follow", "-f", action="store_true", help="go on as they come")
+
+
+def _add_leasing(command: _Add) -> None:
+    add_request_options(command("grant", "take a lease that lives by renewals"))
+    adopt = command("adopt", "take in what already runs; memory stays advisory")
+    adopt.add_argument("target", metavar="PID|CGROUP", help="a process, or the path of a cgroup")
+    add_request_options(adopt)
+    renew = command("renew", "put off the end of a lease")
+    renew.add_argument("id", metavar="ID", help=ID_FORMS)
+    renew.add_argument(
+        "--ttl", type=value_of(parse_duration), metavar="DUR", help="until then (default: as before)"
+    )
+    command("release", "end a lease").add_argument("id", metavar="ID", help=ID_FORMS)
+    env = command("env", "the lease's environment, for eval")
+    env.add_argument("id", metavar="ID", nargs="?", default="mine", help=f"{ID_FORMS} (default mine)")
+
+
+def _add_running(command: _Add) -> None:
+    run = command("run", "a command in a lease of its own", "gpulease run [options] -- CMD [ARG ...]")
+    add_request_options(run)
+    execute = command("exec", "a command in a lease there is", "gpulease exec ID -- CMD [ARG ...]")
+    execute.add_argument("id", metavar="ID", help=ID_FORMS)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The program; its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a locale that lacks a character must not end us
+            stream.reconfigure(errors="backslashreplace")
+    out, err = Screen(sys.stdout), Screen(sys.stderr)
+    head, tail = _split(words)
+    # Known before the words are understood, for what is wrong with them counts as before the start, too.
+    starts_a_command = any(word in _WITH_COMMAND for word in head)
+    args: Optional[argparse.Namespace] = None
+    try:
+        args = build_parser().parse_args(head)
+        starts_a_command = args.command in _WITH_COMMAND
+        code = _dispatch(args, tail, out, err)
+        out.flush()
+        return code
+    except GpuleaseError as error:
+        _explain(error, args, out, err)
+        return FAILED_BEFORE_START if starts_a_command else error.exit_code
+    except KeyboardInterrupt:
+        return FAILED_BEFORE_START if starts_a_command else 130
+    except BrokenPipeError:
+        # The reader of our output has enough; the interpreter must not complain at its own flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+
+
+def _split(words: list[str]) -> tuple[list[str], Optional[list[str]]]:
+    """What is ours, and the user's command behind the first ``--``; None without one."""
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _dispatch(args: argparse.Namespace, tail: Optional[list[str]], out: Screen, err: Screen) -> int:
+    call = Invocation(Client(args.socket, args.timeout), out, err, args)
+    if args.command in _WITH_COMMAND:
+        if not tail:
+            raise UsageError(f"say what to {args.command}: gpulease {args.command} … -- CMD [ARG ...]")
+        return _start(call, tail)
+    if tail is not None:
+        raise UsageError(f"{args.command} takes no command behind --")
+    module = "leasing" if args.command in ("grant", "adopt", "renew", "release", "env") else "reading"
+    handler: Callable[[Invocation], int] = getattr(import_module(f"gpulease.{module}"), args.command)
+    return handler(call)
+
+
+def _start(call: Invocation, command: list[str]) -> int:
+    from gpulease.ids import lease_id
+    from gpulease.options import request_fields, whole_device
+    from gpulease.run import Runner, execute
+
+    if call.args.command == "exec":
+        execute(call.client, lease_id(call.client, call.args.id), command)
+    fields = request_fields(call.args)
+    note = whole_device(call.args)
+    if note:
+        call.err.line(f"gpulease: {note}")
+    return Runner(call.client, call.err).run(command, fields, show=call.args.json)
+
+
+def _explain(error: GpuleaseError, args: Optional[argparse.Namespace], out: Screen, err: Screen) -> None:
+    if isinstance(error, CommandLineError):
+        err.line(f"`{error.program} --help` lists what there is")
+    elif args is not None and args.json and args.command not in _WITH_COMMAND:
+        problem = (
+            error.problem if isinstance(error, AnswerError) else {"code": error.code, "detail": str(error)}
+        )
+        Invocation(Client(), out, err, args).body(problem)
+        out.flush()
+    show_error(err, error)
+    err.flush()

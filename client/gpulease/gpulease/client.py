@@ -1,0 +1,181 @@
+"""The agent's HTTP interface as Python calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+from gpulease.errors import AgentUnreachable, GpuleaseError, Refused, error_from
+from gpulease.models import LIVE_STATES, Device, Event, Lease, Node, Raw, items
+from gpulease.transport import Answer, Transport
+
+DEFAULT_SOCKET = "/run/nodeagent/api.sock"
+DEFAULT_TIMEOUT_SECONDS = 8.0  # the agent answers within 5
+LONGEST_WAIT_SECONDS = 5  # that the agent lets one request wait
+PAGE = 100
+
+
+class Client:
+    """One agent, found at *socket*, else ``$GPULEASE_SOCKET``, else the system's.
+
+    *timeout* is the deadline in seconds of one call, retries included. Every method raises the errors of
+    `gpulease.errors`.
+    """
+
+    def __init__(
+        self,
+        socket: Optional[str] = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        transport: Optional[Transport] = None,
+    ) -> None:
+        self.socket = socket or os.environ.get("GPULEASE_SOCKET") or DEFAULT_SOCKET
+        self._transport = transport or Transport(self.socket, timeout=timeout)
+
+    def node(self) -> Node:
+        return Node.from_raw(self._get("/v1/node"))
+
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(Device.from_raw(item) for item in items(self._get("/v1/devices"), "devices"))
+
+    def device(self, key: str) -> Device:
+        return Device.from_raw(self._get(f"/v1/devices/{_quoted(key)}"))
+
+    def lease(self, lease_id: int, wait: int = 0) -> Lease:
+        """The lease; with *wait* the agent answers when it changes state, or after as many seconds."""
+        return Lease.from_raw(self._get(f"/v1/leases/{lease_id}{_query(wait=wait or None)}", wait))
+
+    def leases(
+        self,
+        state: Iterable[str] = (),
+        *,
+        uid: Optional[int] = None,
+        device: Optional[str] = None,
+        holder: Optional[tuple[str, str]] = None,
+    ) -> tuple[Lease, ...]:
+        """Every lease that fits all filters, in the order of ids; no *state* means any that has not ended."""
+        wanted = tuple(state) or LIVE_STATES
+        named = ":".join(holder) if holder else None
+        found: list[Lease] = []
+        cursor: object = None
+        while True:
+            query = _query(
+                state=",".join(wanted), uid=uid, device=device, holder=named, after=cursor, limit=PAGE
+            )
+            page = self._get(f"/v1/leases{query}")
+            leases = [Lease.from_raw(item) for item in items(page, "leases")]
+            found += [lease for lease in leases if lease.state in wanted]
+            # A cursor that stands still would page for ever.
+            if page.get("next") in (None, cursor) or not leases:
+                return tuple(found)
+            cursor = page["next"]
+
+    def grant(
+        self,
+        slices: Sequence[Mapping[str, Any]] = ({},),
+        *,
+        holder: Mapping[str, str],
+        anchor: Mapping[str, Any],
+        request_id: Optional[str] = None,
+        **fields: Any,
+    ) -> Lease:
+        """Ask for a lease; it may come back ``queued`` where ``wait_seconds`` was given: see `granted`.
+
+        *slices* and *fields* are those of ``POST /v1/leases``. A request id is made up where none is given,
+        so that the retries of this call cannot take two leases.
+        """
+        body = {
+            "request_id": request_id or new_request_id(),
+            "holder": dict(holder),
+            "anchor": dict(anchor),
+            "slices": [dict(one) for one in slices],
+            **{name: value for name, value in fields.items() if value is not None},
+        }
+        return Lease.from_raw(self._post("/v1/leases", body))
+
+    def granted(self, lease: Lease) -> Lease:
+        """Follow a queued lease until it is active.
+
+        Raises:
+            Refused: it was cancelled, or its time in the queue ran out.
+        """
+        while lease.state in ("queued", "preparing"):
+            started = time.monotonic()
+            lease = self.lease(lease.id, wait=LONGEST_WAIT_SECONDS)
+            if lease.state in ("queued", "preparing") and time.monotonic() - started < 0.2:
+                time.sleep(0.2)  # an agent that cannot wait for us must not be asked in a tight loop
+        if lease.state != "active":
+            why = lease.reason or "it did not fit in time"
+            raise Refused({"code": "NotGranted", "detail": f"lease {lease.id} is {lease.state}: {why}"})
+        return lease
+
+    def attach(self, lease_id: int) -> Lease:
+        """Move the calling process into the lease."""
+        return Lease.from_raw(self._post(f"/v1/leases/{lease_id}/attach", {}))
+
+    def renew(self, lease_id: int, ttl_seconds: Optional[int] = None) -> Lease:
+        body = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
+        return Lease.from_raw(self._post(f"/v1/leases/{lease_id}/renew", body))
+
+    def release(self, lease_id: int, wait: float = 0.0) -> Lease:
+        """End the lease, an unknown or ended one too; waits up to *wait* seconds for its last state."""
+        deadline = time.monotonic() + wait
+        first = min(int(wait), LONGEST_WAIT_SECONDS)
+        path = f"/v1/leases/{lease_id}"
+        raw = self._body(
+            self._transport.call("DELETE", path + _query(wait=first or None), extra_seconds=first)
+        )
+        lease = Lease.from_raw({"id": lease_id, "state": "released", **raw})
+        while lease.state == "releasing" and time.monotonic() < deadline:
+            left = deadline - time.monotonic()
+            lease = self.lease(lease_id, wait=max(1, min(int(left), LONGEST_WAIT_SECONDS)))
+            if lease.state == "releasing":
+                time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
+        return lease
+
+    def events(self, after: int = 0, wait: int = 0) -> tuple[tuple[Event, ...], int]:
+        """The next page of events after a cursor, and the cursor after it; with *wait*, wait for one."""
+        page = self._get(f"/v1/events{_query(after=after, wait=wait or None)}", wait)
+        events = tuple(Event.from_raw(item) for item in items(page, "events"))
+        following = page.get("next")
+        last = max((event.id for event in events), default=after)
+        return events, following if isinstance(following, int) and following > after else last
+
+    def _get(self, target: str, wait: int = 0) -> Raw:
+        return self._body(self._transport.call("GET", target, extra_seconds=wait))
+
+    def _post(self, target: str, body: Mapping[str, Any]) -> Raw:
+        return self._body(self._transport.call("POST", target, json.dumps(body).encode("ascii")))
+
+    def _body(self, answer: Answer) -> Raw:
+        try:
+            body = json.loads(answer.body) if answer.body.strip() else {}
+        except (ValueError, RecursionError):
+            body = None
+        if answer.status >= 300:
+            raise self._error(answer, body)
+        if not isinstance(body, dict):
+            raise AgentUnreachable(f"{self.socket}: the answer is not a JSON object")
+        return body
+
+    def _error(self, answer: Answer, body: object) -> GpuleaseError:
+        return error_from(answer.status, body if isinstance(body, dict) else {}, answer.retry_after)
+
+
+def new_request_id() -> str:
+    return os.urandom(16).hex()
+
+
+def _query(**arguments: object) -> str:
+    given = [f"{name}={_quoted(str(value))}" for name, value in arguments.items() if value is not None]
+    return "?" + "&".join(given) if given else ""
+
+
+def _quoted(value: str) -> str:
+    """Percent-encoding, without the 10 ms that urllib.parse costs; device keys keep their colon and slash."""
+    plain = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:/,"
+    return "".join(
+        chr(byte) if byte in plain else f"%{byte:02X}" for byte in value.encode("utf-8", "replace")
+    )

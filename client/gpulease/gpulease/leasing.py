@@ -1,0 +1,115 @@
+"""The commands that take, keep and give back: grant, adopt, renew, release, env."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpulease.client import new_request_id
+from gpulease.command import Invocation
+from gpulease.errors import NotAllowed, Refused, UsageError
+from gpulease.ids import lease_id, lease_ids
+from gpulease.models import Lease
+from gpulease.options import request_fields
+from gpulease.show import show_lease
+
+RELEASE_WAIT_SECONDS = 10.0
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def grant(call: Invocation) -> int:
+    """The lease belongs to a client by name, and lives by its time to live: nothing of ours stays running."""
+    request_id = call.args.request_id or new_request_id()
+    lease = _granted(call, {"kind": "client", "id": request_id}, {"kind": "ttl"}, request_id)
+    if not call.args.json:
+        call.err.line(
+            f"gpulease: run `gpulease renew {lease.id}` before it ends, `gpulease release {lease.id}` after"
+        )
+    return 0
+
+
+def adopt(call: Invocation) -> int:
+    target, request_id = call.args.target, call.args.request_id or new_request_id()
+    anchor: dict[str, Any]
+    if target.isascii() and target.isdigit():
+        anchor, name = {"kind": "process", "pid": int(target)}, f"adopt-{target}"
+    elif "/" in target:
+        anchor, name = {"kind": "cgroup", "path": target}, f"adopt-{request_id}"[:64]
+    else:
+        raise UsageError(f"{target!r} is neither a process id nor the path of a cgroup")
+    _granted(call, {"kind": "client", "id": name}, anchor, request_id)
+    call.err.line(
+        "gpulease: note: memory stays advisory: what an adopted process holds already is not charged"
+    )
+    return 0
+
+
+def _granted(call: Invocation, holder: dict[str, str], anchor: dict[str, Any], request_id: str) -> Lease:
+    fields = {**request_fields(call.args), "request_id": request_id}
+    lease = call.client.grant(holder=holder, anchor=anchor, **fields)
+    try:
+        lease = call.client.granted(lease)
+    except KeyboardInterrupt:
+        call.client.release(lease.id)
+        raise
+    _print(call, lease)
+    return lease
+
+
+def renew(call: Invocation) -> int:
+    _print(call, call.client.renew(lease_id(call.client, call.args.id), call.args.ttl))
+    return 0
+
+
+def release(call: Invocation) -> int:
+    """Every lease that is named; what is quarantined then is a failure that the exit code tells."""
+    failed = []
+    for one in lease_ids(call.client, call.args.id):
+        lease = call.client.release(one, wait=RELEASE_WAIT_SECONDS)
+        if lease.state == "failed":
+            failed.append(lease)
+        if call.args.json:
+            call.body(lease.raw)
+        else:
+            call.out.line(f"lease {lease.id}: {lease.state}" + (f": {lease.reason}" if lease.reason else ""))
+    if failed:
+        names = ", ".join(str(lease.id) for lease in failed)
+        raise Refused(
+            {"code": "Quarantined", "detail": f"lease {names} ended, but a slice is not proved clean"}
+        )
+    return 0
+
+
+def env(call: Invocation) -> int:
+    """The lease's environment for ``eval``: no name or value can be anything but that to a shell."""
+    lease = call.client.lease(lease_id(call.client, call.args.id))
+    if call.args.json:
+        call.body(lease.raw)
+        return 0
+    if lease.environment is None:
+        raise NotAllowed({"detail": f"the environment of lease {lease.id} is not shown to you"}, status=403)
+    for name, value in lease.environment.items():
+        call.out.line(shell_line(name, value))
+    return 0
+
+
+def shell_line(name: str, value: object) -> str:
+    """``export NAME='value'``, or ``unset NAME`` for None.
+
+    Raises:
+        UsageError: a name that no shell has, or a value with control characters.
+    """
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(f"the agent serves a variable by the name of {name!r}, which no shell has")
+    if value is None:
+        return f"unset {name}"
+    if not str(value).isprintable():
+        raise UsageError(f"the agent serves control characters in {name}")
+    return f"export {name}='" + str(value).replace("'", "'\\''") + "'"
+
+
+def _print(call: Invocation, lease: Lease) -> None:
+    if call.args.json:
+        call.body(lease.raw)
+    else:
+        show_lease(call.out, lease)

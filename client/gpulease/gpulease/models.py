@@ -1,0 +1,250 @@
+"""What the agent says, typed. Unknown fields are kept in ``raw``, absent ones are None: versions differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+Raw = Mapping[str, Any]
+LIVE_STATES = ("queued", "preparing", "active", "lost", "releasing")
+ENDED_STATES = ("released", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease. All None on a lease that is masked for us."""
+
+    kind: Optional[str]
+    id: Optional[str]
+    uid: Optional[int]
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Holder:
+        return cls(kind=text(raw, "kind"), id=text(raw, "id"), uid=number(raw, "uid"))
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One slice of a lease. *cus* is in list syntax (``0-31,64``)."""
+
+    device: str
+    cus: Optional[str]
+    cu_requested: Optional[int]
+    cu_count: Optional[int]
+    effective_cus: Optional[int]
+    vram_bytes: Optional[int]
+    queue_slots: Optional[int]
+    state: Optional[str]
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Slice:
+        return cls(
+            device=text(raw, "device") or "?",
+            cus=text(raw, "cus"),
+            cu_requested=number(raw, "cu_requested"),
+            cu_count=number(raw, "cu_count"),
+            effective_cus=number(raw, "effective_cus"),
+            vram_bytes=number(raw, "vram_bytes"),
+            queue_slots=number(raw, "queue_slots"),
+            state=text(raw, "state"),
+            raw=raw,
+        )
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease. *environment* maps names to values, None meaning "unset"; None as a whole where masked."""
+
+    id: int
+    state: str
+    holder: Holder
+    anchor: Raw
+    slices: tuple[Slice, ...]
+    guarantee: Raw
+    environment: Optional[Mapping[str, Optional[str]]]
+    cgroup: Optional[str]
+    created_at: Optional[str]
+    expires_at: Optional[str]
+    reason: Optional[str]
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Lease:
+        return cls(
+            id=number(raw, "id") or 0,
+            state=text(raw, "state") or "unknown",
+            holder=Holder.from_raw(mapping(raw, "holder")),
+            anchor=mapping(raw, "anchor"),
+            slices=tuple(Slice.from_raw(item) for item in items(raw, "slices")),
+            guarantee=mapping(raw, "guarantee"),
+            environment=_environment(raw),
+            cgroup=text(raw, "cgroup"),
+            created_at=text(raw, "created_at"),
+            expires_at=text(raw, "expires_at"),
+            reason=text(raw, "reason"),
+            raw=raw,
+        )
+
+    @property
+    def live(self) -> bool:
+        return self.state not in ENDED_STATES
+
+
+@dataclass(frozen=True)
+class Free:
+    """What a device has left: CUs as a count."""
+
+    cus: Optional[int]
+    vram_bytes: Optional[int]
+    queue_slots: Optional[int]
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Free:
+        return cls(number(raw, "cus"), number(raw, "vram_bytes"), number(raw, "queue_slots"))
+
+
+@dataclass(frozen=True)
+class Device:
+    """A card, or one compute partition of it."""
+
+    key: str
+    pci: Optional[str]
+    partition: Optional[int]
+    render_node: Optional[str]
+    kfd_node: Optional[int]
+    ordinal: Optional[int]
+    gpu_id: Optional[int]
+    unique_id: int
+    uuid: Optional[str]
+    product: Optional[str]
+    gfx: Optional[str]
+    cus: int
+    row: Optional[int]
+    vram_bytes: Optional[int]
+    grantable_bytes: Optional[int]
+    queue_slots: Optional[int]
+    numa_node: Optional[int]
+    hive: Optional[str]
+    state: str
+    reason: Optional[str]
+    free: Free
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Device:
+        hive = raw.get("hive")
+        return cls(
+            key=text(raw, "device") or "?",
+            pci=text(raw, "pci"),
+            partition=number(raw, "partition"),
+            render_node=text(raw, "render_node"),
+            kfd_node=number(raw, "kfd_node"),
+            ordinal=number(raw, "ordinal"),
+            gpu_id=number(raw, "gpu_id"),
+            unique_id=wide_number(raw, "unique_id"),
+            uuid=text(raw, "uuid"),
+            product=text(raw, "product"),
+            gfx=text(raw, "gfx"),
+            cus=number(raw, "cus") or 0,
+            row=number(raw, "row"),
+            vram_bytes=number(raw, "vram_bytes"),
+            grantable_bytes=number(raw, "grantable_bytes"),
+            queue_slots=number(raw, "queue_slots"),
+            numa_node=number(raw, "numa_node"),
+            hive=str(hive) if hive else None,
+            state=text(raw, "state") or "unknown",
+            reason=text(raw, "reason"),
+            free=Free.from_raw(mapping(raw, "free")),
+            raw=raw,
+        )
+
+
+@dataclass(frozen=True)
+class Node:
+    """The node and its agent. *machine* says whether it is real or which machine file stands in for it."""
+
+    name: Optional[str]
+    machine: Optional[str]
+    version: Optional[str]
+    ready: Optional[bool]
+    reason: Optional[str]
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Node:
+        ready = raw.get("ready")
+        return cls(
+            name=text(raw, "name"),
+            machine=text(raw, "machine"),
+            version=text(raw, "version"),
+            ready=ready if isinstance(ready, bool) else None,
+            reason=text(raw, "reason"),
+            raw=raw,
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """Who did what, when and why."""
+
+    id: int
+    kind: str
+    at: Optional[str]
+    uid: Optional[int]
+    lease: Optional[int]
+    device: Optional[str]
+    reason: Optional[str]
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Event:
+        return cls(
+            id=number(raw, "id") or 0,
+            kind=text(raw, "kind") or "unknown",
+            at=text(raw, "at"),
+            uid=number(raw, "uid"),
+            lease=number(raw, "lease"),
+            device=text(raw, "device"),
+            reason=text(raw, "reason"),
+            raw=raw,
+        )
+
+
+def text(raw: Raw, name: str) -> Optional[str]:
+    value = raw.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def number(raw: Raw, name: str) -> Optional[int]:
+    value = raw.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def wide_number(raw: Raw, name: str) -> int:
+    """A 64-bit number, which JSON may carry as a string (decimal, or hexadecimal with 0x); 0 where absent."""
+    value = raw.get(name)
+    if isinstance(value, str):
+        try:
+            return int(value, 0)
+        except ValueError:
+            return 0
+    return number(raw, name) or 0
+
+
+def mapping(raw: Raw, name: str) -> Raw:
+    value = raw.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(raw: Raw, name: str) -> tuple[Raw, ...]:
+    value = raw.get(name)
+    return tuple(item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else ()
+
+
+def _environment(raw: Raw) -> Optional[Mapping[str, Optional[str]]]:
+    value = raw.get("environment")
+    if not isinstance(value, Mapping):
+        return None
+    return {str(name): None if setting is None else str(setting) for name, setting in value.items()}

@@ -1,0 +1,89 @@
+"""The commands that only look: status, devices, numbering, show, events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulease.command import Invocation
+from gpulease.filters import wanted_devices, wanted_events, wanted_leases
+from gpulease.ids import lease_ids
+from gpulease.models import LIVE_STATES, Lease
+from gpulease.show import show_devices, show_event, show_lease, show_numbering, show_status
+
+_EVENT_WAIT_SECONDS = 5
+
+
+def status(call: Invocation) -> int:
+    node = call.client.node()
+    devices = wanted_devices(call.args, call.client.devices())
+    states = (call.args.state,) if call.args.state else (*LIVE_STATES, "failed")
+    leases = [lease for lease in wanted_leases(call.args, call.client.leases(states)) if _holds(lease)]
+    if call.args.json:
+        call.body(
+            {
+                "node": node.raw,
+                "devices": [device.raw for device in devices],
+                "leases": [lease.raw for lease in leases],
+            }
+        )
+    else:
+        show_status(call.out, node, devices, leases)
+    return 0
+
+
+def _holds(lease: Lease) -> bool:
+    """Whether it belongs into the picture: an ended lease does only while a slice of it is quarantined."""
+    return lease.state != "failed" or any(one.state == "quarantined" for one in lease.slices)
+
+
+def devices(call: Invocation) -> int:
+    found = wanted_devices(call.args, call.client.devices())
+    wanted = [one for one in found if call.args.state in (None, one.state)]
+    if call.args.json:
+        call.body({"devices": [device.raw for device in wanted]})
+    else:
+        show_devices(call.out, wanted)
+    return 0
+
+
+def numbering(call: Invocation) -> int:
+    every = call.client.devices()
+    wanted = wanted_devices(call.args, every)
+    if call.args.json:
+        call.body({"devices": [device.raw for device in wanted]})
+    else:
+        show_numbering(call.out, every, wanted)
+    return 0
+
+
+def show(call: Invocation) -> int:
+    leases = [call.client.lease(one) for one in lease_ids(call.client, call.args.id)]
+    if call.args.json:
+        _bodies(call, leases)
+    else:
+        for lease in leases:
+            show_lease(call.out, lease)
+    return 0
+
+
+def _bodies(call: Invocation, leases: Sequence[Lease]) -> None:
+    if len(leases) == 1:
+        call.body(leases[0].raw)
+    else:
+        call.body({"leases": [lease.raw for lease in leases], "next": None})
+
+
+def events(call: Invocation) -> int:
+    """With --json one event a line, as they come."""
+    cursor, follow = call.args.after, call.args.follow
+    while True:
+        page, following = call.client.events(cursor, _EVENT_WAIT_SECONDS if follow else 0)
+        for event in wanted_events(call.args, page):
+            if call.args.json:
+                call.body(event.raw, compact=True)
+            else:
+                show_event(call.out, event)
+        call.out.flush()
+        if not follow and (not page or following == cursor):
+            return 0
+        cursor = following

@@ -1,0 +1,145 @@
+"""``gpulease run`` and ``exec``: a command inside a lease, with nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Optional
+
+from gpulease.client import Client, new_request_id
+from gpulease.errors import GpuleaseError
+from gpulease.launch import NotStarted, become, die_with, environment_with
+from gpulease.models import Lease
+from gpulease.relay import Interrupted, Relay, restore_ignored
+from gpulease.screen import Screen
+
+FAILED_BEFORE_START = 125
+RELEASE_WAIT_SECONDS = 10.0
+_PARTING_SECONDS = 2.0  # an agent that is away must not hold up a user who pressed Ctrl-C
+_READY = b"ready\n"
+
+
+class Runner:
+    """The wrapper: stays outside the lease, so that ending what is inside never ends it."""
+
+    def __init__(self, client: Client, screen: Screen) -> None:
+        self._client = client
+        self._screen = screen
+        self._relay = Relay()
+
+    def run(self, command: Sequence[str], fields: dict[str, Any], show: bool = False) -> int:
+        """Take a lease, run *command* in it, release it; the command's exit code, 128 + its signal if killed.
+
+        Raises:
+            GpuleaseError: something failed before the command started; no lease is left.
+        """
+        lease = self._take(fields)
+        try:
+            if show:
+                self._screen.line(json.dumps(lease.raw))
+            self._screen.flush()
+            return self._in_lease(command, lease)
+        finally:
+            self._give_back(lease)
+
+    def _take(self, fields: dict[str, Any]) -> Lease:
+        order = {
+            **fields,
+            "holder": {"kind": "process", "id": str(os.getpid())},
+            "anchor": {"kind": "cgroup"},
+            "request_id": fields.get("request_id") or new_request_id(),
+        }
+        lease: Optional[Lease] = None
+        try:
+            with self._relay.interrupting():
+                lease = self._client.grant(**order)
+                return self._client.granted(lease)
+        except Interrupted as signalled:
+            self._forget(order, lease)
+            raise NotStarted("Interrupted", f"{signalled} before the command started") from None
+        except GpuleaseError:
+            if lease is not None:
+                self._give_back(lease)
+            raise
+
+    def _forget(self, order: dict[str, Any], lease: Optional[Lease]) -> None:
+        """Give back what was asked for, also when the signal came before the answer: the same id finds it."""
+        client = Client(self._client.socket, timeout=_PARTING_SECONDS)
+        with suppress(GpuleaseError):
+            client.release((lease or client.grant(**order)).id)
+
+    def _in_lease(self, command: Sequence[str], lease: Lease) -> int:
+        wrapper = os.getpid()
+        reading, writing = os.pipe()  # closed by exec: what it holds then tells how far the child came
+        child = os.fork()
+        if child == 0:
+            self._child(command, lease, wrapper, writing)
+        os.close(writing)
+        try:
+            status = self._relay.until_end(child)
+            report = _read_all(reading)
+        finally:
+            os.close(reading)
+        if report != _READY:
+            raise _failure(report, status)
+        return os.WTERMSIG(status) + 128 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def _child(self, command: Sequence[str], lease: Lease, wrapper: int, report: int) -> None:
+        """Never returns: the command, or an exit with the failure in *report*."""
+        try:
+            die_with(wrapper)
+            self._relay.give_back()
+            attached = self._client.attach(lease.id)
+            environment = environment_with(os.environ, attached.environment or lease.environment)
+            os.write(report, _READY)
+            become(command, environment)
+        except GpuleaseError as failure:
+            os.write(report, json.dumps([failure.code, str(failure)]).encode("ascii"))
+        except BaseException as fault:
+            os.write(report, json.dumps(["Fault", repr(fault)]).encode("ascii"))
+        finally:
+            os._exit(FAILED_BEFORE_START)
+
+    def _give_back(self, lease: Lease) -> None:
+        """The command's exit code matters more than a release that did not work: the agent reaps it then."""
+        try:
+            left = self._client.release(lease.id, wait=RELEASE_WAIT_SECONDS)
+        except GpuleaseError as failure:
+            self._screen.line(f"gpulease: note: lease {lease.id} is left for the agent to reap: {failure}")
+            return
+        if left.state == "releasing":
+            self._screen.line(f"gpulease: note: lease {lease.id} is still releasing")
+        elif left.state == "failed":
+            why = left.reason or "not proved clean"
+            self._screen.line(f"gpulease: note: a slice of lease {lease.id} is quarantined: {why}")
+
+
+def execute(client: Client, lease_id: int, command: Sequence[str]) -> None:
+    """Move this process into the lease and become *command*; returns only by an exception."""
+    attached = client.attach(lease_id)
+    settings = attached.environment
+    if settings is None:
+        settings = client.lease(lease_id).environment
+    environment = environment_with(os.environ, settings)
+    restore_ignored()
+    become(command, environment)
+
+
+def _read_all(descriptor: int) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        part = os.read(descriptor, 4096)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def _failure(report: bytes, status: int) -> NotStarted:
+    try:
+        code, why = json.loads(report[len(_READY) :] if report.startswith(_READY) else report)
+    except ValueError:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        return NotStarted("Interrupted", f"signal {number} before the command started")
+    return NotStarted(str(code), str(why))

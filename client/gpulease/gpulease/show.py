@@ -1,0 +1,235 @@
+"""What the reading commands print, from typed answers to lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Optional
+
+from gpulease.drawing import QUARANTINED, SHARED, coloured, draw, letters
+from gpulease.errors import AnswerError, GpuleaseError, Refused
+from gpulease.models import Device, Event, Lease, Node
+from gpulease.screen import Coloured, Screen, safe, table
+from gpulease.sizes import human_size
+
+_MOST_REASONS = 8
+_GIB = 1 << 30
+
+
+def show_status(screen: Screen, node: Node, devices: Sequence[Device], leases: Sequence[Lease]) -> None:
+    """The node in a line, each device as a bar, the leases below as its legend."""
+    _node_line(screen, node, devices, leases)
+    names = letters(leases)
+    bars = _bars(screen, devices, leases, names)
+    if any(SHARED in cells for cells in bars):
+        screen.line(f"{SHARED} the device's shared set: several leases have these CUs")
+    if any(QUARANTINED in cells for cells in bars):
+        screen.line(f"{QUARANTINED} quarantined: not proved clean, so not granted")
+    if leases:
+        screen.line()
+        rows = [_legend(names[lease.id], lease) for lease in leases]
+        table(screen, ("", "LEASE", "STATE", "HOLDER", "CUS", "VRAM", "ENDS"), rows, shrink=3)
+
+
+def _node_line(screen: Screen, node: Node, devices: Sequence[Device], leases: Sequence[Lease]) -> None:
+    facts = [
+        f"node {node.name or '?'}",
+        node.machine,
+        f"agent {node.version}" if node.version else None,
+        "not ready" if node.ready is False else "ready" if node.ready else None,
+        _count(len(devices), "device"),
+        _count(len(leases), "lease"),
+    ]
+    screen.line(Coloured(", ".join(fact for fact in facts if fact), "bold"))
+    if node.reason:
+        screen.line(Coloured(f"  {node.reason}", "red"))
+
+
+def _bars(
+    screen: Screen, devices: Sequence[Device], leases: Sequence[Lease], names: dict[int, str]
+) -> list[str]:
+    key_width = max((len(safe(device.key)) for device in devices), default=0)
+    tails = [_tail(device) for device in devices]
+    # Two brackets, two gaps.
+    width = max(8, screen.columns - key_width - max((len(tail) for tail in tails), default=0) - 4)
+    bars = [draw(device, leases, names, width, screen.free) for device in devices]
+    widest = max((len(bar.cells) for bar in bars), default=0)
+    for device, bar, tail in zip(devices, bars, tails):  # noqa: B905 -- Python 3.9 has no strict=
+        pad = " " * (widest - len(bar.cells))
+        key = safe(device.key).ljust(key_width)
+        screen.line(f"{key} [", *coloured(bar.cells, names, screen.free), f"]{pad} {tail}")
+        if device.state != "healthy":
+            screen.line(Coloured(f"  {device.state}: {device.reason or 'no reason given'}", "red"))
+    _scale(screen, {bar.cus_per_cell for bar in bars if bar.cells}, any(bar.guessed for bar in bars))
+    return [bar.cells for bar in bars]
+
+
+def _scale(screen: Screen, sizes: set[int], guessed: bool) -> None:
+    if sizes:
+        span = str(min(sizes)) if len(sizes) == 1 else f"{min(sizes)} to {max(sizes)}"
+        screen.line(f"{screen.free} free, one cell is {span} CU{'' if sizes == {1} else 's'}")
+    if guessed:
+        screen.line("others' leases show how many CUs they have, not which: their cells are guessed")
+
+
+def _tail(device: Device) -> str:
+    cus = f"{_known(device.free.cus)}/{device.cus} CU"
+    return f"{cus} {_gib(device.free.vram_bytes)}/{_gib(device.grantable_bytes)} GiB free"
+
+
+def _legend(letter: str, lease: Lease) -> tuple[object, ...]:
+    granted = sum(one.cu_count or 0 for one in lease.slices)
+    effective = sum(one.effective_cus or 0 for one in lease.slices)
+    vram = human_size(sum(one.vram_bytes or 0 for one in lease.slices))
+    state = "quarantined" if any(one.state == "quarantined" for one in lease.slices) else lease.state
+    return (
+        letter,
+        lease.id,
+        state,
+        holder(lease),
+        f"{granted} eff. {effective}",
+        vram,
+        lease.expires_at or "-",
+    )
+
+
+def holder(lease: Lease) -> str:
+    """``process:4711 uid 1000``; of others' leases the agent shows no more than the kind."""
+    if lease.holder.id is None:
+        return (
+            f"{lease.holder.kind or 'another'}'s" if lease.holder.kind is None else f"{lease.holder.kind}:*"
+        )
+    uid = "" if lease.holder.uid is None else f" uid {lease.holder.uid}"
+    return f"{lease.holder.kind}:{lease.holder.id}{uid}"
+
+
+def show_devices(screen: Screen, devices: Sequence[Device]) -> None:
+    titles = ("DEVICE", "PRODUCT", "GFX", "CUS", "ROW", "VRAM", "SLOTS", "NUMA", "HIVE", "STATE")
+    rows = [
+        (
+            device.key,
+            device.product or "?",
+            device.gfx or "?",
+            f"{_known(device.free.cus)}/{device.cus}",
+            _known(device.row),
+            f"{_gib(device.free.vram_bytes)}/{_gib(device.vram_bytes)} GiB",
+            f"{_known(device.free.queue_slots)}/{_known(device.queue_slots)}",
+            _known(device.numa_node),
+            device.hive or "-",
+            device.state + (f": {device.reason}" if device.reason else ""),
+        )
+        for device in devices
+    ]
+    table(screen, titles, rows)
+
+
+def show_numbering(screen: Screen, every: Sequence[Device], wanted: Sequence[Device]) -> None:
+    """Every number and name that tools use for the same device, side by side."""
+    titles = ("DEVICE", "PCI", "RENDER", "KFD", "GPU_ID", "ROCR", "UUID", "UNIQUE_ID", "NUMA")
+    rows = [
+        (
+            device.key,
+            device.pci or "-",
+            device.render_node or "-",
+            _known(device.kfd_node),
+            _known(device.gpu_id),
+            at if device.ordinal is None else device.ordinal,
+            device.uuid or _uuid(device, every),
+            f"0x{device.unique_id:016x}" if device.unique_id else "-",
+            _known(device.numa_node),
+        )
+        for at, device in enumerate(every)
+        if device in wanted
+    ]
+    table(screen, titles, rows)
+
+
+def _uuid(device: Device, devices: Sequence[Device]) -> str:
+    """ROCr's name for the device, where it names no other."""
+    alike = [one for one in devices if one.unique_id == device.unique_id]
+    return f"GPU-{device.unique_id:016x}" if device.unique_id and len(alike) == 1 else "-"
+
+
+def show_lease(screen: Screen, lease: Lease) -> None:
+    screen.line(Coloured(f"lease {lease.id}: {lease.state}", "bold"))
+    facts: dict[str, object] = {
+        "reason": lease.reason,
+        "holder": holder(lease),
+        "anchor": " ".join(f"{name}={value}" for name, value in lease.anchor.items() if value is not None),
+        "guarantee": " ".join(f"{name}={value}" for name, value in lease.guarantee.items()),
+        "cgroup": lease.cgroup,
+        "created": lease.created_at,
+        "ends": lease.expires_at,
+    }
+    for name, value in facts.items():
+        if value:
+            screen.line(f"  {name:<10}{value}")
+    for one in lease.slices:
+        screen.line(
+            f"  slice     {one.device}: {_known(one.cu_count)} CUs ({one.cus or 'which is not shown'}), "
+            f"asked {_known(one.cu_requested)}, effective {_known(one.effective_cus)} (by model); "
+            f"{human_size(one.vram_bytes)}; {_known(one.queue_slots)} queue slots; {one.state or '?'}"
+        )
+    for variable, setting in (lease.environment or {}).items():
+        screen.line(f"  {'unset ' + variable if setting is None else variable + '=' + setting}")
+
+
+def show_event(screen: Screen, event: Event) -> None:
+    facts = [
+        event.at or "?",
+        event.kind,
+        f"lease {event.lease}" if event.lease is not None else None,
+        event.device,
+        f"uid {event.uid}" if event.uid is not None else None,
+        event.reason,
+    ]
+    screen.line("  ".join(fact for fact in facts if fact))
+
+
+def show_error(screen: Screen, error: GpuleaseError) -> None:
+    """Everything known about the no; the last line is the one that scripts read."""
+    if isinstance(error, Refused):
+        for line in refusal_reasons(error, screen.times):
+            screen.line(f"  {line}")
+        if error.blockers:
+            screen.line(f"  blocked by lease {', '.join(map(str, error.blockers))}")
+        if error.earliest_at:
+            screen.line(f"  the earliest of them ends at {error.earliest_at}")
+        if error.next:
+            screen.line(f"  next: {error.next}")
+    where = getattr(error, "field", None)
+    reason = " ".join(str(error).split())
+    prefix = f"{where}: " if isinstance(error, AnswerError) and where and not reason.startswith(where) else ""
+    screen.line(f"gpulease: {error.code}: {prefix}{reason}")
+
+
+def refusal_reasons(error: Refused, times: str = "×") -> list[str]:
+    """Why each device does not fit; devices with the same reason, or too many of them, in one line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for device in error.devices:
+        alike.setdefault((str(device.get("code")), _why(device)), []).append(str(device.get("device")))
+    if len(alike) > _MOST_REASONS:
+        by_code: dict[tuple[str, str], list[str]] = {}
+        for (code, why), keys in alike.items():
+            known = next((key for key in by_code if key[0] == code), (code, f"{why} (the first)"))
+            by_code.setdefault(known, []).extend(keys)
+        alike = by_code
+    return [
+        f"{keys[0] if len(keys) == 1 else f'{len(keys)} {times}'} {code}: {why}"
+        for (code, why), keys in alike.items()
+    ]
+
+
+def _why(device: Mapping[str, object]) -> str:
+    return str(device.get("why") or device.get("detail") or device.get("reason") or "no reason given")
+
+
+def _known(value: Optional[int]) -> str:
+    return "-" if value is None else str(value)
+
+
+def _gib(size: Optional[int]) -> str:
+    return "?" if size is None else f"{size / _GIB:.1f}".removesuffix(".0")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
