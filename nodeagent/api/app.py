@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from flask import Flask, Response, g, request
+from werkzeug.routing import Map
 
 from nodeagent.api import problems
 from nodeagent.api.answers import Answer, ProblemAnswer
@@ -77,17 +78,24 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     presenter = Presenter(settings.clock)
     refusals = RefusalCounter()
     collector = AgentCollector(agent, refusals, _AGENT_ITSELF)
-    routes: list[Route] = []
-    routes += NodeRoutes(
+    found: list[Route] = []
+    found += NodeRoutes(
         agent,
         presenter,
         settings.waiting,
         metrics=lambda: exposition(collector),
-        openapi=lambda: document(routes, settings.version),
+        openapi=lambda: document(found, settings.version),
     ).routes()
-    routes += DeviceRoutes(agent, presenter).routes()
-    routes += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
-    return tuple(routes)
+    found += DeviceRoutes(agent, presenter).routes()
+    found += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
+    return tuple(found)
+
+
+def routes() -> Map:
+    """What there is, for whoever has no agent to ask: the documentation's tests."""
+    nobody = cast(Agent, None)
+    settings = ApiSettings(clock=cast(Clock, None), version="")
+    return create_app(nobody, lambda _: _AGENT_ITSELF, settings).url_map
 
 
 class _Dispatcher:

@@ -9,7 +9,7 @@ from nodeagent.api.answers import DeviceAnswer, DevicesAnswer
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import Body
 from nodeagent.api.models import DrainBody, EmptyBody
-from nodeagent.api.present import Presenter
+from nodeagent.api.present import NOTHING_FREE, Presenter
 from nodeagent.api.query import pattern, whole
 from nodeagent.api.routes import Call, Promise, Reply, Route
 from nodeagent.domain.device import Device
@@ -30,27 +30,26 @@ class DeviceRoutes:
         self._agent = agent
         self._presenter = presenter
 
-    def list(self, call: Call) -> Reply:
-        found = [self._shown(device) for device in self._agent.inventory().devices]
+    def list_all(self, call: Call) -> Reply:
+        found = self._shown(*self._agent.inventory().devices)
         return Reply(DevicesAnswer(devices=found, next=None))
 
     def show(self, call: Call) -> Reply:
-        return Reply(self._shown(self._device(call)))
+        return self._one(self._device(call))
 
     def drain(self, call: Call) -> Reply:
         body = cast(DrainBody, call.body)
-        self._agent.drain(
-            call.caller, self._device(call).key, reason=body.reason, until_seconds=body.until_seconds
+        return self._one(
+            self._agent.drain(
+                call.caller, self._device(call).key, reason=body.reason, until_seconds=body.until_seconds
+            )
         )
-        return self.show(call)
 
     def undrain(self, call: Call) -> Reply:
-        self._agent.undrain(call.caller, self._device(call).key)
-        return self.show(call)
+        return self._one(self._agent.undrain(call.caller, self._device(call).key))
 
     def clear(self, call: Call) -> Reply:
-        self._agent.clear(call.caller, self._device(call).key)
-        return self.show(call)
+        return self._one(self._agent.clear(call.caller, self._device(call).key))
 
     def routes(self) -> tuple[Route, ...]:
         return (
@@ -59,7 +58,7 @@ class DeviceRoutes:
                 "/v1/devices",
                 "listDevices",
                 "Every device, with what is free on it.",
-                self.list,
+                self.list_all,
                 {200: Promise("All devices.", DevicesAnswer)},
                 problems=(403, 503),
             ),
@@ -75,7 +74,7 @@ class DeviceRoutes:
             ),
             self._act("drain", self.drain, "Grant nothing more on it.", DrainBody),
             self._act("undrain", self.undrain, "Grant on it again."),
-            self._act("clear", self.clear, "Free its quarantined slices without proof."),
+            self._act("clear", self.clear, "Try the proof of its quarantined slices again now."),
         )
 
     @staticmethod
@@ -100,5 +99,9 @@ class DeviceRoutes:
             raise UnknownThing(f"there is no device {key}")
         return device
 
-    def _shown(self, device: Device) -> DeviceAnswer:
-        return self._presenter.device(device, self._agent.free(device.key))
+    def _one(self, device: Device) -> Reply:
+        return Reply(self._shown(device)[0])
+
+    def _shown(self, *devices: Device) -> list[DeviceAnswer]:
+        free = self._agent.free()
+        return [self._presenter.device(device, free.get(device.key, NOTHING_FREE)) for device in devices]

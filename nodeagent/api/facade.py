@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from nodeagent.domain.device import Inventory
+from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
+from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.service.orders import Caller, Free, Granted, NodeView, Order, Queued
-
-
-class EventRecord(Protocol):
-    """One line of the events table."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def at(self) -> float: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def uid(self) -> int | None: ...
-    @property
-    def lease(self) -> int | None: ...
-    @property
-    def device(self) -> str | None: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def data(self) -> Mapping[str, Any] | None: ...
 
 
 class Agent(Protocol):
@@ -39,7 +19,8 @@ class Agent(Protocol):
 
     def inventory(self) -> Inventory: ...
 
-    def free(self, device_key: str) -> Free: ...
+    def free(self) -> Mapping[str, Free]:
+        """What is left on each device, by key."""
 
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free."""
@@ -74,13 +55,13 @@ class Agent(Protocol):
     def clear_lease(self, caller: Caller, lease_id: int) -> Lease: ...
 
     def drain(
-        self, caller: Caller, device: str, *, reason: str | None = None, until_seconds: int | None = None
-    ) -> None: ...
+        self, caller: Caller, key: str, *, reason: str | None = None, until_seconds: int | None = None
+    ) -> Device: ...
 
-    def undrain(self, caller: Caller, device: str) -> None: ...
+    def undrain(self, caller: Caller, key: str) -> Device: ...
 
-    def clear(self, caller: Caller, device: str) -> None: ...
+    def clear(self, caller: Caller, key: str) -> Device: ...
 
     def events(
         self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100
-    ) -> tuple[EventRecord, ...]: ...
+    ) -> tuple[Event, ...]: ...

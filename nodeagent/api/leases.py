@@ -59,7 +59,7 @@ class LeaseRoutes:
         where = {"Location": f"/v1/leases/{outcome.lease.id}"}
         return Reply(self._presenter.own_lease(outcome.lease), status, where)
 
-    def list(self, call: Call) -> Reply:
+    def list_all(self, call: Call) -> Reply:
         query = call.query
         holder = query["holder"]
         uid = _uid_filter(query, call.viewer)
@@ -140,7 +140,7 @@ class LeaseRoutes:
                 "/v1/leases",
                 "listLeases",
                 "Leases by ascending id; others' are masked.",
-                self.list,
+                self.list_all,
                 {200: Promise("One page.", LeasesAnswer)},
                 problems=(403, 503),
                 query=_FILTERS,
@@ -175,7 +175,7 @@ class LeaseRoutes:
             ),
             self._act("attach", self.attach, "Move the calling process into the lease."),
             self._act("renew", self.renew, "Count the lease's time from now again.", RenewBody),
-            self._act("clear", self.clear, "Free its quarantined slices without proof.", administrators=True),
+            self._act("clear", self.clear, "Try the proof of its slices again now.", administrators=True),
         )
 
     @staticmethod

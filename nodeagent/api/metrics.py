@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nodeagent.api.facade import Agent
+from nodeagent.api.present import NOTHING_FREE
 from nodeagent.domain.device import Device, DeviceState
 from nodeagent.domain.lease import LeaseState, SliceState
 from nodeagent.domain.refusals import Code
@@ -86,16 +87,17 @@ class AgentCollector(Collector):
             family.add_metric((state,), counts[state])
         return family
 
-    def _devices(self, devices: Iterable[Device]) -> Iterator[Metric]:
+    def _devices(self, devices: Sequence[Device]) -> Iterator[Metric]:
         cus = _device_gauge("nodeagent_device_cus", "Compute units of the device.")
         free_cus = _device_gauge("nodeagent_device_free_cus", "Compute units that no slice holds.")
         vram = _device_gauge("nodeagent_device_grantable_vram_bytes", "VRAM that may be granted in all.")
         free_vram = _device_gauge("nodeagent_device_free_vram_bytes", "VRAM that no slice holds.")
         slots = _device_gauge("nodeagent_device_free_queue_slots", "Queue slots that no slice holds.")
         healthy = _device_gauge("nodeagent_device_healthy", "Whether the device may be granted from (1).")
+        left = self._agent.free() if devices else {}
         for device in devices:
             labels = (device.key, device.product)
-            free = self._agent.free(device.key)
+            free = left.get(device.key, NOTHING_FREE)
             cus.add_metric(labels, device.cus)
             free_cus.add_metric(labels, len(free.cus))
             vram.add_metric(labels, device.grantable_bytes)

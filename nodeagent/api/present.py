@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nodeagent.api import answers
-from nodeagent.api.facade import EventRecord
 from nodeagent.domain.clock import Clock
+from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device
 from nodeagent.domain.lease import ENDED, AnchorKind, HeldSlice, Lease
+from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.orders import Caller, Free, NodeView
 
 SECOND_NS = 1_000_000_000
+NOTHING_FREE = Free(CuSet(), 0, 0)  # of a device that appeared after its numbers were read
 _LAST_TIME = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
 
 
@@ -113,7 +115,7 @@ class Presenter:
             tiers=[answers.TierAnswer(name=t.name, present=t.present, why=t.why) for t in node.tiers],
         )
 
-    def event(self, event: EventRecord, viewer: Viewer) -> answers.EventAnswer:
+    def event(self, event: Event, viewer: Viewer) -> answers.EventAnswer:
         seen = viewer.sees(event.uid)
         return answers.EventAnswer(
             id=event.id,

@@ -1,0 +1,136 @@
+"""The agent's one gunicorn worker on its unix socket; what gunicorn opens by itself is closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
+
+from nodeagent.api.admission import Classify, Limits, by_uid
+from nodeagent.api.worker import FairWorker
+from nodeagent.domain.errors import OutsideFault
+
+LONGEST_PATH = 107  # bytes; sun_path less its NUL
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What happens around serving. Nothing that holds a descriptor or a thread may be made before *start*."""
+
+    prepare: Callable[[], None] = _nothing  # in the arbiter, before anybody is told that it is ready
+    start: Callable[[], None] = _nothing  # in each worker, after the fork
+    stop: Callable[[], None] = _nothing  # in a worker that ends orderly
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """*classify* says whose a connection is: wiring gives one that tells a container's root from root."""
+
+    socket: Path
+    threads: int = 16
+    reserved_threads: int = 4
+    classify: Classify = by_uid
+    limits: Limits = field(default_factory=Limits)
+    graceful_seconds: int = 10
+    log_level: str = "warning"
+
+
+class AgentServer(BaseApplication):  # type: ignore[misc]
+    """Runs *make_app*'s application until it is told to stop."""
+
+    def __init__(self, make_app: Callable[[], Flask], settings: ServerSettings, hooks: Hooks) -> None:
+        self._make_app = make_app
+        self._settings = settings
+        self._hooks = hooks
+        # Read by the worker.
+        self.classify = settings.classify
+        self.limits = settings.limits
+        self.reserved_threads = settings.reserved_threads
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in _configuration(self._settings, self._hooks).items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        return self._make_app()
+
+    def run(self) -> None:
+        """Serve, and return never or by SystemExit.
+
+        Raises:
+            OutsideFault: the socket's path cannot be used, or another agent answers there.
+        """
+        if not inherits_socket():
+            check_socket_path(self._settings.socket)
+        super().run()
+
+
+def inherits_socket() -> bool:
+    """Whether the service manager opened the socket for this process (sd_listen_fds(3))."""
+    return os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS", "0") != "0"
+
+
+def check_socket_path(path: Path) -> None:
+    """Refuse a path that cannot become our socket. A socket that nobody serves any more is fine."""
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise OutsideFault(path, f"a unix socket's path has at most {LONGEST_PATH} bytes")
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise OutsideFault(path, f"the directory {path.parent} does not exist") from None
+        return
+    if not stat.S_ISSOCK(mode):
+        raise OutsideFault(path, "there is something that is no socket; remove it or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError as error:
+            raise OutsideFault(path, f"cannot tell whether an agent serves it: {error}") from error
+    raise OutsideFault(path, "another agent answers there")
+
+
+def _configuration(settings: ServerSettings, hooks: Hooks) -> dict[str, Any]:
+    return {
+        "bind": f"unix:{settings.socket}",
+        "umask": 0,  # every local user may ask; who they are is the peer's credentials
+        "worker_class": FairWorker,
+        "workers": 1,  # one reconciler, one ledger writer
+        "threads": settings.threads,
+        "preload_app": True,
+        "max_requests": 0,
+        "keepalive": 0,
+        "timeout": 60,
+        "graceful_timeout": settings.graceful_seconds,
+        # A unix peer counts as a trusted proxy for gunicorn, so no header may be one that proxies set.
+        "forwarder_headers": "",
+        "secure_scheme_headers": {},
+        "forwarded_allow_ips": "",
+        "header_map": "drop",
+        "control_socket_disable": True,
+        "http_protocols": "h1",
+        "http_parser": "python",  # the one that takes over what the accept loop has read
+        "limit_request_line": 4094,
+        "limit_request_fields": 64,
+        "limit_request_field_size": 4094,
+        "accesslog": None,
+        "loglevel": settings.log_level,
+        "on_starting": lambda _arbiter: hooks.prepare(),
+        "post_worker_init": lambda _worker: hooks.start(),
+        "worker_exit": lambda _arbiter, _worker: hooks.stop(),
+    }
