@@ -9,11 +9,12 @@ from nodeagent.api.answers import DeviceAnswer, DevicesAnswer
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import Body
 from nodeagent.api.models import DrainBody, EmptyBody
-from nodeagent.api.present import NOTHING_FREE, Presenter
+from nodeagent.api.present import Presenter
 from nodeagent.api.query import pattern, whole
 from nodeagent.api.routes import Call, Promise, Reply, Route
 from nodeagent.domain.device import Device
 from nodeagent.domain.errors import UnknownThing
+from nodeagent.service.survey import free_of
 
 _ONE = "/v1/devices/{pci}/{partition}"
 _KEY = (
@@ -103,5 +104,5 @@ class DeviceRoutes:
         return Reply(self._shown(device)[0])
 
     def _shown(self, *devices: Device) -> list[DeviceAnswer]:
-        free = self._agent.free()
-        return [self._presenter.device(device, free.get(device.key, NOTHING_FREE)) for device in devices]
+        inventory, held = self._agent.inventory(), self._agent.held()
+        return [self._presenter.device(device, free_of(device, inventory, held)) for device in devices]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Protocol
 
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Refusal
-from nodeagent.service.orders import Caller, Free, Granted, NodeView, Order, Queued
+from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 
 
 class Agent(Protocol):
@@ -18,9 +18,6 @@ class Agent(Protocol):
     def node(self) -> NodeView: ...
 
     def inventory(self) -> Inventory: ...
-
-    def free(self) -> Mapping[str, Free]:
-        """What is left on each device, by key."""
 
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nodeagent.api.facade import Agent
-from nodeagent.api.present import NOTHING_FREE
-from nodeagent.domain.device import Device, DeviceState
-from nodeagent.domain.lease import LeaseState, SliceState
+from nodeagent.domain.device import DeviceState, Inventory
+from nodeagent.domain.lease import HeldSlice, LeaseState, SliceState
 from nodeagent.domain.refusals import Code
 from nodeagent.service.orders import Caller
+from nodeagent.service.survey import free_of
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PAGE = 500
@@ -62,8 +62,9 @@ class AgentCollector(Collector):
             "nodeagent_ready", "Whether the agent grants now (1) or not (0).", value=float(node.ready)
         )
         yield self._leases()
-        yield from self._devices(self._agent.inventory().devices)
-        yield self._quarantined()
+        inventory, held = self._agent.inventory(), self._agent.held()
+        yield from self._devices(inventory, held)
+        yield self._quarantined(inventory, held)
         refusals = CounterMetricFamily(
             "nodeagent_refusals", "Refused requests since the agent started, by code.", labels=("code",)
         )
@@ -87,17 +88,17 @@ class AgentCollector(Collector):
             family.add_metric((state,), counts[state])
         return family
 
-    def _devices(self, devices: Sequence[Device]) -> Iterator[Metric]:
+    @staticmethod
+    def _devices(inventory: Inventory, held: tuple[HeldSlice, ...]) -> Iterator[Metric]:
         cus = _device_gauge("nodeagent_device_cus", "Compute units of the device.")
         free_cus = _device_gauge("nodeagent_device_free_cus", "Compute units that no slice holds.")
         vram = _device_gauge("nodeagent_device_grantable_vram_bytes", "VRAM that may be granted in all.")
         free_vram = _device_gauge("nodeagent_device_free_vram_bytes", "VRAM that no slice holds.")
         slots = _device_gauge("nodeagent_device_free_queue_slots", "Queue slots that no slice holds.")
         healthy = _device_gauge("nodeagent_device_healthy", "Whether the device may be granted from (1).")
-        left = self._agent.free() if devices else {}
-        for device in devices:
+        for device in inventory.devices:
             labels = (device.key, device.product)
-            free = left.get(device.key, NOTHING_FREE)
+            free = free_of(device, inventory, held)
             cus.add_metric(labels, device.cus)
             free_cus.add_metric(labels, len(free.cus))
             vram.add_metric(labels, device.grantable_bytes)
@@ -106,14 +107,13 @@ class AgentCollector(Collector):
             healthy.add_metric(labels, float(device.state is DeviceState.HEALTHY))
         yield from (cus, free_cus, vram, free_vram, slots, healthy)
 
-    def _quarantined(self) -> Metric:
-        found = Counter(
-            held.placed.device for held in self._agent.held() if held.state is SliceState.QUARANTINED
-        )
+    @staticmethod
+    def _quarantined(inventory: Inventory, held: tuple[HeldSlice, ...]) -> Metric:
+        found = Counter(one.placed.device for one in held if one.state is SliceState.QUARANTINED)
         family = GaugeMetricFamily(
             "nodeagent_quarantined_slices", "Slices that are not proved clean.", labels=("device",)
         )
-        for device in self._agent.inventory().devices:
+        for device in inventory.devices:
             family.add_metric((device.key,), found[device.key])
         return family
 

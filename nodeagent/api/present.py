@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 from nodeagent.api import answers
 from nodeagent.domain.clock import Clock
-from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device
 from nodeagent.domain.lease import ENDED, AnchorKind, HeldSlice, Lease
 from nodeagent.domain.records import Event
@@ -15,7 +14,6 @@ from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.orders import Caller, Free, NodeView
 
 SECOND_NS = 1_000_000_000
-NOTHING_FREE = Free(CuSet(), 0, 0)  # of a device that appeared after its numbers were read
 _LAST_TIME = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
 
 
