@@ -104,6 +104,12 @@ class Config(_Section):
     privacy: Privacy = Privacy()
     release: Release = Release()
 
+    def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
+        """These settings, with what the command line said instead."""
+        server = self.server.model_copy(update={"socket": socket} if socket else {})
+        state = self.state.model_copy(update={"directory": state_dir} if state_dir else {})
+        return self.model_copy(update={"server": server, "state": state})
+
 
 def keys() -> dict[str, tuple[Any, str]]:
     """Every key as ``section.name`` with its default and description: for `config show` and the docs."""

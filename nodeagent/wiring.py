@@ -25,6 +25,7 @@ from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.sysfs import SysTree
+from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
@@ -208,6 +209,17 @@ def identifier(admin_gid: int | None) -> Callable[[Mapping[str, Any]], Caller]:
         )
 
     return identify
+
+
+def classifier(config: settings.Config) -> Classify:
+    """Whose threads a connection gets: administrators' are reserved, and a container's root is none."""
+    admin_gid = _gid(config.server.admin_group)
+
+    def classify(sock: socket.socket) -> Lane:
+        with peer_of(sock) as peer:
+            return Lane(peer.uid, administrator(peer, admin_gid=admin_gid))
+
+    return classify
 
 
 def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, or_, select
 
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
@@ -80,10 +80,14 @@ class Queries(ABC):
         uid: int | None = None,
         device: str | None = None,
         holder: tuple[HolderKind, str] | None = None,
+        since: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
-        """At most *limit* leases of ids above *after*, which is the cursor, lowest first."""
+        """At most *limit* leases of ids above *after*, which is the cursor, lowest first.
+
+        *since*: wall-clock seconds; only those created then or later.
+        """
         wanted: list[ColumnElement[bool]] = [leases.c.id > after]
         if state is not None:
             wanted.append(leases.c.state.in_(state))
@@ -93,6 +97,8 @@ class Queries(ABC):
             wanted.append(exists().where(slices.c.lease == leases.c.id, slices.c.device == device))
         if holder is not None:
             wanted.append(and_(leases.c.holder_kind == holder[0], leases.c.holder_id == holder[1]))
+        if since is not None:
+            wanted.append(leases.c.created_at >= since)
         return self._read_leases(_leases().where(*wanted).limit(_bounded(limit)))
 
     def live(self) -> tuple[Lease, ...]:
@@ -104,10 +110,16 @@ class Queries(ABC):
         wanted = select(effects).where(effects.c.lease == lease_id).order_by(effects.c.id)
         return tuple(rows.effect_of(row) for row in self._all(wanted))
 
-    def events(self, after: int = 0, limit: int = 100, lease: int | None = None) -> tuple[Event, ...]:
+    def events(
+        self, after: int = 0, limit: int = 100, lease: int | None = None, uid: int | None = None
+    ) -> tuple[Event, ...]:
+        """The events after the one numbered *after*; of one *uid*: what it did, and what befell its leases."""
         wanted = select(events).where(events.c.id > after).order_by(events.c.id).limit(_bounded(limit))
         if lease is not None:
             wanted = wanted.where(events.c.lease == lease)
+        if uid is not None:
+            own = select(leases.c.id).where(leases.c.uid == uid)
+            wanted = wanted.where(or_(events.c.uid == uid, events.c.lease.in_(own)))
         return tuple(rows.event_of(row) for row in self._all(wanted))
 
     def drains(self) -> tuple[Drain, ...]:

@@ -1,0 +1,48 @@
+"""`nodeagent serve`: settings, node and graph, under gunicorn until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import structlog
+
+from nodeagent import config as settings
+from nodeagent import wiring
+from nodeagent.api.server import AgentServer, Hooks, ServerSettings
+
+log = structlog.get_logger()
+
+
+def serve(
+    config_path: Path | None, *, simulate: str | None, socket: Path | None, state_dir: Path | None
+) -> None:
+    """Serve in the foreground. Wrong settings are dropped with a warning: one error must not stop a fleet."""
+    configure_logging()
+    config, complaints = settings.check(config_path or settings.DEFAULT_PATH)
+    for complaint in complaints:
+        log.warning("setting ignored", why=complaint)
+    config = config.overridden(socket=socket, state_dir=state_dir)
+    config.state.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    node = wiring.simulated_node(simulate, config.state.directory) if simulate else wiring.this_node()
+    built = wiring.build(config, node)
+    server = ServerSettings(
+        socket=config.server.socket, threads=config.server.threads, classify=wiring.classifier(config)
+    )
+    log.info("serving", socket=str(config.server.socket), machine=node.machine)
+    AgentServer(lambda: built.app, server, Hooks(start=built.start, stop=built.stop)).run()
+
+
+def configure_logging() -> None:
+    """Key=value lines on stderr: for a terminal as for the journal. Values are escaped by repr."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,185 @@
+"""One running agent for the acceptance suite: started here on a machine file, or one that runs already.
+
+The suite is the same for every kind of node: set NODEAGENT_SOCKET to run it against an agent that you started
+yourself (on a rig, on real GPUs); else each module gets an agent on the simulated machine NODEAGENT_MACHINE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpulease.transport import Transport
+
+MACHINE = os.environ.get("NODEAGENT_MACHINE", "mi300x-spx")
+READY_SECONDS = 30
+COMMAND_SECONDS = 60
+
+
+@dataclass
+class Answer:
+    """One HTTP answer."""
+
+    status: int
+    body: Any
+
+
+@dataclass
+class RunningNode:
+    """An agent, and the commands that a user has on its node."""
+
+    socket: Path
+    state_dir: Path | None
+    process: subprocess.Popen[bytes] | None = None
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start our own agent and wait until it is ready."""
+        assert self.state_dir is not None
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "nodeagent.cli.main", "serve", "--simulate", MACHINE),
+                *("--socket", str(self.socket), "--state-dir", str(self.state_dir)),
+            ],
+            stderr=(self.state_dir.parent / "agent.log").open("ab"),
+        )
+        self.await_ready()
+
+    def await_ready(self) -> None:
+        """Wait for /readyz."""
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if self.http("GET", "/readyz").status == 200:
+                    return
+            except Exception:  # any failure to answer is "not yet"
+                time.sleep(0.1)
+        raise AssertionError(f"the agent was not ready within {READY_SECONDS} s")
+
+    def kill(self) -> None:
+        """SIGKILL the whole agent, arbiter and worker, as a crash would."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        self.process.kill()
+        self.process.wait()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the agent as systemd would."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(timeout=COMMAND_SECONDS)
+
+    def http(self, method: str, target: str, body: Any = None) -> Answer:
+        """One call as this process."""
+        data = None if body is None else json.dumps(body).encode()
+        answer = Transport(str(self.socket), timeout=10).call(method, target, data)
+        return Answer(answer.status, json.loads(answer.body) if answer.body[:1] in (b"{", b"[") else None)
+
+    def gpulease(
+        self, *words: str, user: int | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end, as *user* if given."""
+        return subprocess.run(
+            [sys.executable, "-m", "gpulease", *words],
+            env=self.environment(),
+            text=True,
+            capture_output=True,
+            timeout=COMMAND_SECONDS,
+            user=user,
+            group=user,
+            extra_groups=[] if user is not None else None,
+            check=False,
+            **options,
+        )
+
+    def background(self, *words: str, user: int | None = None) -> subprocess.Popen[str]:
+        """Start the command and leave it running; it is ended after the test."""
+        child = subprocess.Popen(
+            [sys.executable, "-m", "gpulease", *words],
+            env=self.environment(),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            user=user,
+            group=user,
+            extra_groups=[] if user is not None else None,
+        )
+        self.started.append(child)
+        return child
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "GPULEASE_SOCKET": str(self.socket)}
+
+    def device(self) -> dict[str, Any]:
+        """The first healthy device."""
+        devices = self.http("GET", "/v1/devices").body["devices"]
+        return next(one for one in devices if one["state"] == "healthy")
+
+    def free(self, key: str) -> dict[str, int]:
+        return self.http("GET", f"/v1/devices/{key}").body["free"]
+
+    def lease(self, lease_id: int) -> dict[str, Any]:
+        return self.http("GET", f"/v1/leases/{lease_id}").body
+
+    def live(self) -> list[dict[str, Any]]:
+        """Every lease that has not ended."""
+        return self.http("GET", "/v1/leases?state=queued,preparing,active,lost,releasing").body["leases"]
+
+    def until(self, what: Any, seconds: float = 20) -> Any:
+        """Look until *what* gives something true; how long it takes is not asserted beyond the wait."""
+        deadline = time.monotonic() + seconds
+        while not (found := what()):
+            assert time.monotonic() < deadline, "it never came true"
+            time.sleep(0.05)
+        return found
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[RunningNode]:
+    given = os.environ.get("NODEAGENT_SOCKET")
+    if given:
+        yield RunningNode(Path(given), None)
+        return
+    # Short, because a unix socket's path is; and open to the second users of the tests.
+    directory = Path(tempfile.mkdtemp(prefix="nodeagent-"))
+    directory.chmod(0o755)
+    running = RunningNode(directory / "api.sock", directory / "state")
+    running.state_dir.mkdir(mode=0o700)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def node(agent: RunningNode) -> Iterator[RunningNode]:
+    """The module's agent; whatever a test leaves running or leased is ended after it."""
+    yield agent
+    for child in agent.started:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+    agent.started.clear()
+    for lease in agent.live():
+        agent.http("DELETE", f"/v1/leases/{lease['id']}?wait=5")
