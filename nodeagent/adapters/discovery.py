@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from nodeagent.adapters import capacity, kfd
 from nodeagent.adapters import drm as drm_sysfs
 from nodeagent.adapters.drm import DrmDevice
-from nodeagent.adapters.identity import Identity, identify, located
+from nodeagent.adapters.identity import Identity, identify, located, smi_uuids
 from nodeagent.adapters.kfd import KfdNode
 from nodeagent.adapters.products import product
 from nodeagent.adapters.sysfs import SysTree
@@ -118,6 +118,7 @@ def _skipped(nodes: Iterable[KfdNode]) -> tuple[Skipped, ...]:
 
 def _device(scan: _Scan, node: KfdNode, ordinal: int, options: Options) -> Device:
     drm, identity = scan.drm[node.number], scan.identities[node.number]
+    device_id = node.values.get("device_id") or drm.device_id or 0
     geometry, vram, queues, reason = _capacity(scan, node)
     state = DeviceState.UNHEALTHY if reason else DeviceState.HEALTHY
     if not options.include_apus and _left_out(scan.gpus, node):
@@ -132,7 +133,7 @@ def _device(scan: _Scan, node: KfdNode, ordinal: int, options: Options) -> Devic
         ordinal=ordinal,
         gpu_id=node.gpu_id,
         unique_id=identity.unique_id,
-        product=drm.product or product(node.values.get("device_id") or drm.device_id, node.gfx),
+        product=drm.product or product(device_id, node.gfx),
         gfx=node.gfx,
         geometry=geometry,
         pool=scan.pool(node),
@@ -147,7 +148,7 @@ def _device(scan: _Scan, node: KfdNode, ordinal: int, options: Options) -> Devic
         state=state,
         reason=reason,
         uuid=identity.uuid,
-        aliases=_aliases(drm, identity),
+        aliases=_aliases(drm, identity, device_id),
     )
 
 
@@ -199,10 +200,12 @@ def _peers(scan: _Scan, node: KfdNode) -> tuple[Link, ...]:
     return tuple(best[number] for number in sorted(best))
 
 
-def _aliases(drm: DrmDevice, identity: Identity) -> tuple[str, ...]:
+def _aliases(drm: DrmDevice, identity: Identity, device_id: int) -> tuple[str, ...]:
     names = [drm.serial, drm.card]
     if identity.unique_id:
         names += [str(identity.unique_id), f"0x{identity.unique_id:016x}"]
+    if identity.unique_id and 0 < device_id <= 0xFFFF:
+        names += smi_uuids(identity.unique_id, device_id, identity.partition)
     return tuple(name for name in names if name)
 
 

@@ -50,9 +50,12 @@ def pci_address(tree: SysTree, render_node: str | None) -> str | None:
 def read(tree: SysTree, render_node: str | None, located: str | None) -> DrmDevice:
     """What sysfs says of *render_node*; a partition's modes stand at *located*, its card's PCI address."""
     pci = pci_address(tree, render_node)
-    reader = _Attributes(tree, f"{DRM}/{render_node}/device" if pci else f"{PCI}/{located}")
     if not pci and not located:
         return DrmDevice()
+    directory = f"{PCI}/{pci or located}"
+    if pci and not tree.exists(directory):  # a copy of /sys/class alone
+        directory = f"{DRM}/{render_node}/device"
+    reader = _Attributes(tree, directory)
     # A partition's own render node has no attributes, and its card's serial and id are not its own.
     own = pci is not None
     return DrmDevice(

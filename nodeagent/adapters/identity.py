@@ -117,5 +117,17 @@ def _with_unique_ids(
     return result
 
 
+def smi_uuids(unique_id: int, device_id: int, partition: int) -> tuple[str, ...]:
+    """The UUIDs that AMD SMI prints: older releases put ff where newer ones put the partition.
+
+    Layout as in amdsmi's amd_smi_uuid: the id's top byte, that byte, device id, version 1, the other bytes.
+    """
+    return tuple(
+        f"{unique_id >> 56:02x}{byte:02x}{device_id:04x}-0000-1000"
+        f"-80{unique_id >> 48 & 0xFF:02x}-{unique_id & 0xFFFF_FFFF_FFFF:012x}"
+        for byte in (0xFF, partition)
+    )
+
+
 def _repeated(values: Iterable[int]) -> set[int]:
     return {value for value, count in Counter(values).items() if count > 1}
