@@ -37,8 +37,8 @@ class CuSet:
         """
         bits = 0
         for item in filter(None, text.split(",")):
-            low, _, high = item.partition("-")
-            first, last = int(low), int(high or low)
+            low, dash, high = item.partition("-")
+            first, last = int(low), int(high if dash else low)
             if last < first:
                 raise ValueError(f"{item}: a range runs upwards")
             bits |= cls.span(first, last - first + 1).bits

@@ -46,11 +46,15 @@ def fit(site: Site, asked: SliceRequest, policy: Policy, shared_cu_percent: floa
     if filtered := mismatch(device, asked):
         return _no(device, *filtered)
     needs = demand(asked, device, geometry, policy, shared_cu_percent)
-    refused = _exclusive(site, needs) or _queues(site, needs) or _memory(site, pool, needs)
+    # Slots that nobody asked for follow from the CUs: to name them before the CUs would hide the cause.
+    asked_slots = asked.queue_slots is not None
+    refused = _exclusive(site, needs) or (asked_slots and _queues(site, needs)) or _memory(site, pool, needs)
     if refused:
         return refused
     cus = _choose(site.usage, geometry, needs, shared_cu_percent)
-    return _core(site, geometry, needs) if cus is None else _offer(site, geometry, needs, cus)
+    if cus is None:
+        return _core(site, geometry, needs)
+    return _queues(site, needs) or _offer(site, geometry, needs, cus)
 
 
 def _no(device: Device, code: Code, why: str, blocking: Sequence[HeldSlice] = ()) -> DeviceRefusal:

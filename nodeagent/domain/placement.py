@@ -20,7 +20,7 @@ _ORDER = {code: number for number, code in enumerate(Code)}
 _NEXT_ACT = {
     Code.CARD_NOT_HEALTH: "see `gpulease devices` for what is wrong with the device, or ask for another",
     Code.CARD_CORDONED: "wait until an administrator ends the drain, or ask for another device",
-    Code.CARD_TYPE_MISMATCH: "see `gpulease devices` for the products here; a glob like 'MI300*' takes several",
+    Code.CARD_TYPE_MISMATCH: "see `gpulease devices` for the products here; globs such as 'MI300*' work",
     Code.CARD_UUID_MISMATCH: "see `gpulease devices` for the devices here, or drop --device and --not-device",
     Code.NUMA_NOT_FIT: "ask for fewer devices, or drop --numa-bind",
     Code.LINK_NOT_FIT: "ask for fewer devices, or drop --link-bind",
@@ -140,7 +140,8 @@ def _no_assignment(
     wanted = sum(answer.asked.count for answer in answers)
     fitting = {offer.device.key: offer for answer in answers for offer in answer.offers}
     why = {
-        Code.NUMA_NOT_FIT: f"no one NUMA node has {wanted} fitting devices",
+        Code.NUMA_NOT_FIT: f"no one NUMA node has {wanted} fitting devices"
+        + (" with a direct XGMI link between every two of them" if assigner.link_bind else ""),
         Code.LINK_NOT_FIT: f"no {wanted} fitting devices have a direct XGMI link between every two of them",
         Code.INSUFFICIENT_MEMORY: "devices enough fit one by one, but their pools have not the bytes for all",
         Code.INSUFFICIENT_DEVICE: f"asks {wanted} devices in all, each slice on one of its own; too few fit",

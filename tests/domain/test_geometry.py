@@ -1,0 +1,125 @@
+"""Mask bits, the hardware under them and what a set of them is worth."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.geometry import Geometry, Place, wgp_pair
+from nodeagent.domain.harvest import XccLayout, engine_masks, worst_case
+
+MI300X = Geometry(304, 8, 4, 1, 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("cus", "effective"),
+    [
+        (CuSet.parse("0-31"), 32),
+        (CuSet.parse("0-63"), 64),
+        (CuSet.parse("0-75"), 64),
+        (CuSet.parse("0-127"), 128),
+        (CuSet.parse("0-151"), 128),
+        (CuSet.parse("0-37"), 32),
+        (CuSet.of(range(0, 304, 8)), 0),
+        (CuSet.parse("256-287"), 24),
+        (CuSet(), 0),
+    ],
+)
+def test_a_set_of_an_mi300x_works_like_so_many_cus(cus: CuSet, effective: int) -> None:
+    """A set is paced by its poorest engine on its poorest XCC, and is worth nothing with an XCC left out."""
+    assert MI300X.effective(cus) == effective
+
+
+@pytest.mark.parametrize("levels", [15, 16])
+def test_an_engine_packed_set_with_one_cu_elsewhere_works_like_two(levels: int) -> None:
+    """Fifteen CUs of one engine and one of another are paced by the one (MI50, with and without harvest)."""
+    packed = CuSet.of([*range(0, 60, 4), 1])
+    assert Geometry(60, 1, 4, 1, levels, 1).effective(packed) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "rows", "step", "harvested", "certain"),
+    [
+        ("mi300x-spx", 32, 9, 8, 16, 8),
+        ("mi300x-cpx", 4, 9, 1, 2, 8),
+        ("mi210", 8, 13, 1, 8, 6),
+        ("vega10", 4, 16, 1, 0, 16),
+        ("rx7900xtx", 24, 4, 2, 0, 4),
+        ("r9700", 16, 4, 2, 0, 4),
+    ],
+)
+def test_rows_follow_from_the_counts(machines, kind, row, rows, step, harvested, certain) -> None:
+    """Rows, steps and the rows that no harvest can break follow from what sysfs says."""
+    shape = machines.geometries[kind]
+    got = (shape.row, shape.rows, shape.step, shape.harvested, shape.certain_rows)
+    assert got == (row, rows, step, harvested, certain)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bit", "place"),
+    [
+        ("mi300x-spx", 0, Place(0, 0, 0, 0)),
+        ("mi300x-spx", 9, Place(1, 1, 0, 0)),
+        ("mi300x-spx", 31, Place(7, 3, 0, 0)),
+        ("mi300x-spx", 32, Place(0, 0, 0, 1)),
+        ("rx7900xtx", 1, Place(0, 0, 0, 0)),
+        ("rx7900xtx", 2, Place(0, 1, 0, 0)),
+        ("rx7900xtx", 12, Place(0, 0, 1, 0)),
+        ("rx7900xtx", 24, Place(0, 0, 0, 1)),
+    ],
+)
+def test_bits_run_over_xccs_engines_arrays_and_levels(machines, kind, bit, place) -> None:
+    """A bit's place is the kernel's: XCC, engine, array, level, in WGPs where those are the unit."""
+    assert machines.geometries[kind].locate(bit) == place
+
+
+def test_a_harvested_array_is_skipped_and_shifts_later_bits() -> None:
+    """Where an array lacks a level the next bit falls on the array after it."""
+    two_engines = XccLayout(units=5, engines=2, arrays=1, levels=3, pair=1)
+    assert engine_masks(two_engines, (1, 0)) == (0b00101, 0b11010)
+    assert engine_masks(two_engines, (0, 1)) == (0b10101, 0b01010)
+
+
+def test_an_uneven_harvest_counts_per_engine_over_its_arrays() -> None:
+    """The arrays of one engine are added up before the engines are compared."""
+    layout = XccLayout(units=7, engines=2, arrays=2, levels=2, pair=1)
+    masks = engine_masks(layout, (1, 0, 0, 0))
+    assert [mask.bit_count() for mask in masks] == [3, 4]
+    assert worst_case(layout, 0b1111111) == 6
+
+
+def test_too_many_harvest_patterns_give_a_bound_that_is_never_too_high() -> None:
+    """A geometry with more patterns than are tried answers at once, and modestly."""
+    wide = XccLayout(units=200, engines=16, arrays=2, levels=8, pair=1)
+    assert worst_case(wide, (1 << 200) - 1) <= 200
+    assert worst_case(wide, 0b1) == 1
+    assert worst_case(wide, 0b111) == 2
+
+
+def test_more_cus_than_arrays_hold_still_have_a_place() -> None:
+    """A garbled CU count above the arrays' own makes no fault: its bits go on above the top level."""
+    assert Geometry(50, 1, 4, 1, 10, 1).effective(CuSet.span(0, 50)) == 48
+
+
+@pytest.mark.parametrize(
+    ("gfx", "simd_per_cu", "pair"),
+    [
+        ("gfx906", 4, 1),
+        ("gfx90a", 4, 1),
+        ("gfx942", 4, 1),
+        ("gfx950", 4, 1),
+        ("gfx1030", 2, 2),
+        ("gfx1100", 2, 2),
+        ("gfx1151", 2, 2),
+        ("gfx1200", 2, 2),
+        ("gfx1201", 2, 2),
+        ("gfx1250", 2, 1),
+        ("gfx1300", 2, 2),
+        ("gfx1300", 4, 1),
+        (None, 4, 1),
+        (None, 2, 2),
+    ],
+)
+def test_wgp_pairs_are_a_property_of_the_target(gfx, simd_per_cu, pair) -> None:
+    """gfx1250 takes single CUs though its major version is above 10 (ROCm/rocm-systems#8038)."""
+    assert wgp_pair(gfx, simd_per_cu) == pair
