@@ -114,7 +114,7 @@ show gpulease status
 
 heading "A third request, for all of the device, is refused with the reason"
 status=0
-show gpulease grant --device "$device" --cu 100% || status=$?
+show gpulease grant --device "$device" --cu 100% 2>&1 || status=$?
 echo "(exit $status)"
 [ "$status" -eq 3 ]
 
