@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import hashlib
 import os
+import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ def simulated_node(name_or_path: str, state_dir: Path) -> Node:
     """A machine file as a tree below *state_dir*. Processes and cgroups stay those of the real machine."""
     simulated = machine.find(name_or_path)
     root = state_dir / "machine"
+    shutil.rmtree(root, ignore_errors=True)
     machine.materialise(simulated, root)
     kind = "made up" if simulated.made_up else "simulated"
     return Node(machine.SimulatedTree(root, simulated), root, f"{kind}: {simulated.name}")

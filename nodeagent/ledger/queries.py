@@ -113,7 +113,7 @@ class Queries(ABC):
     def events(
         self, after: int = 0, limit: int = 100, lease: int | None = None, uid: int | None = None
     ) -> tuple[Event, ...]:
-        """The events after the one numbered *after*; of one *uid*: what it did, and what befell its leases."""
+        """Those after the one numbered *after*; of one *uid*: what it did, and what befell its leases."""
         wanted = select(events).where(events.c.id > after).order_by(events.c.id).limit(_bounded(limit))
         if lease is not None:
             wanted = wanted.where(events.c.lease == lease)

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import gpulease
 from gpulease.transport import Transport
 
 MACHINE = os.environ.get("NODEAGENT_MACHINE", "mi300x-spx")
@@ -42,6 +44,7 @@ class RunningNode:
 
     socket: Path
     state_dir: Path | None
+    client: Path  # a copy of the client that every user can read
     process: subprocess.Popen[bytes] | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -61,12 +64,15 @@ class RunningNode:
         """Wait for /readyz."""
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
+            if self.process is not None and self.process.poll() is not None:
+                break
             try:
                 if self.http("GET", "/readyz").status == 200:
                     return
             except Exception:  # any failure to answer is "not yet"
                 time.sleep(0.1)
-        raise AssertionError(f"the agent was not ready within {READY_SECONDS} s")
+        log = (self.socket.parent / "agent.log").read_text()[-3000:]
+        raise AssertionError(f"the agent was not ready within {READY_SECONDS} s:\n{log}")
 
     def kill(self) -> None:
         """SIGKILL the whole agent, arbiter and worker, as a crash would."""
@@ -94,37 +100,44 @@ class RunningNode:
         self, *words: str, user: int | None = None, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run the command to its end, as *user* if given."""
+        return self.python("-m", "gpulease", *words, user=user, **options)
+
+    def python(
+        self, *words: str, user: int | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Python with the client to its end, as *user* if given."""
         return subprocess.run(
-            [sys.executable, "-m", "gpulease", *words],
+            [self.interpreter(user), *words],
             env=self.environment(),
             text=True,
             capture_output=True,
             timeout=COMMAND_SECONDS,
-            user=user,
-            group=user,
-            extra_groups=[] if user is not None else None,
             check=False,
+            **as_user(user),
             **options,
         )
 
     def background(self, *words: str, user: int | None = None) -> subprocess.Popen[str]:
         """Start the command and leave it running; it is ended after the test."""
         child = subprocess.Popen(
-            [sys.executable, "-m", "gpulease", *words],
+            [self.interpreter(user), "-m", "gpulease", *words],
             env=self.environment(),
             text=True,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            user=user,
-            group=user,
-            extra_groups=[] if user is not None else None,
+            **as_user(user),
         )
         self.started.append(child)
         return child
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "GPULEASE_SOCKET": str(self.socket)}
+        return {**os.environ, "GPULEASE_SOCKET": str(self.socket), "PYTHONPATH": str(self.client)}
+
+    @staticmethod
+    def interpreter(user: int | None) -> str:
+        """Ours; for another user the system's, which everyone may run: the client needs nothing else."""
+        return sys.executable if user is None else "/usr/bin/python3"
 
     def device(self) -> dict[str, Any]:
         """The first healthy device."""
@@ -150,19 +163,24 @@ class RunningNode:
         return found
 
 
+def as_user(user: int | None) -> dict[str, Any]:
+    """Arguments of subprocess that make the child another user, with no group of ours."""
+    return {} if user is None else {"user": user, "group": user, "extra_groups": []}
+
+
 @pytest.fixture(scope="module")
 def agent() -> Iterator[RunningNode]:
-    given = os.environ.get("NODEAGENT_SOCKET")
-    if given:
-        yield RunningNode(Path(given), None)
-        return
     # Short, because a unix socket's path is; and open to the second users of the tests.
     directory = Path(tempfile.mkdtemp(prefix="nodeagent-"))
     directory.chmod(0o755)
-    running = RunningNode(directory / "api.sock", directory / "state")
-    running.state_dir.mkdir(mode=0o700)
+    shutil.copytree(Path(gpulease.__file__).parent, directory / "client" / "gpulease")
+    given = os.environ.get("NODEAGENT_SOCKET")
+    state = None if given else directory / "state"
+    running = RunningNode(Path(given or directory / "api.sock"), state, directory / "client")
     try:
-        running.start()
+        if state is not None:
+            state.mkdir(mode=0o700)
+            running.start()
         yield running
     finally:
         running.stop()
@@ -177,7 +195,7 @@ def node(agent: RunningNode) -> Iterator[RunningNode]:
         if child.poll() is None:
             child.kill()
         child.wait()
-        for pipe in (child.stdout, child.stderr):
+        for pipe in (child.stdin, child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
     agent.started.clear()

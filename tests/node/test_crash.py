@@ -32,10 +32,14 @@ def test_leases_outlive_a_killed_agent(node):
 def test_a_command_outlives_a_killed_agent_and_is_released_after(node):
     """A command goes on while the agent is away; when it has ended the lease is released."""
     child = node.background("run", "--cu", "25%", "--vram", "1G", "--", "sh", "-c", "echo up; read x; exit 0")
-    child.stdin = None
-    assert child.stdout.readline() == "up\n" or child.wait() == 0
+    assert child.stdout.readline() == "up\n"
+    lease = node.live()[0]
     node.kill()
     node.start()
+    assert node.lease(lease["id"])["state"] == "active"
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    assert child.wait(timeout=30) == 0
     assert node.until(lambda: not node.live())
 
 
