@@ -51,7 +51,7 @@ class Client:
         self,
         state: Iterable[str] = (),
         *,
-        uid: Optional[int] = None,
+        user: Optional[int] = None,
         device: Optional[str] = None,
         holder: Optional[tuple[str, str]] = None,
     ) -> tuple[Lease, ...]:
@@ -62,7 +62,7 @@ class Client:
         cursor: object = None
         while True:
             query = _query(
-                state=",".join(wanted), uid=uid, device=device, holder=named, after=cursor, limit=PAGE
+                state=",".join(wanted), user=user, device=device, holder=named, after=cursor, limit=PAGE
             )
             page = self._get(f"/v1/leases{query}")
             leases = [Lease.from_raw(item) for item in items(page, "leases")]
@@ -104,8 +104,8 @@ class Client:
         while lease.state in ("queued", "preparing"):
             started = time.monotonic()
             lease = self.lease(lease.id, wait=LONGEST_WAIT_SECONDS)
-            if lease.state in ("queued", "preparing") and time.monotonic() - started < 0.2:
-                time.sleep(0.2)  # an agent that cannot wait for us must not be asked in a tight loop
+            if lease.state in ("queued", "preparing") and time.monotonic() - started < 0.5:
+                time.sleep(0.5)  # an agent that cannot wait for us must not be asked in a tight loop
         if lease.state != "active":
             why = lease.reason or "it did not fit in time"
             raise Refused({"code": "NotGranted", "detail": f"lease {lease.id} is {lease.state}: {why}"})

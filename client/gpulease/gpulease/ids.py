@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Optional
 
+from gpulease.cgroups import PROC, below_mount, cgroup_of
 from gpulease.client import Client
 from gpulease.errors import Unknown, UsageError
 from gpulease.models import Lease
 
 ID_FORMS = "a lease's number, slurm:JOB, docker:NAME, pid:N or mine"
-_PROC = Path("/proc")
 
 
-def lease_ids(client: Client, text: str, proc: Path = _PROC) -> tuple[int, ...]:
+def lease_ids(client: Client, text: str, proc: Path = PROC) -> tuple[int, ...]:
     """The ids of the leases that *text* names, at least one.
 
     Raises:
@@ -38,7 +37,7 @@ def lease_ids(client: Client, text: str, proc: Path = _PROC) -> tuple[int, ...]:
     return found
 
 
-def lease_id(client: Client, text: str, proc: Path = _PROC) -> int:
+def lease_id(client: Client, text: str, proc: Path = PROC) -> int:
     """The id of the one lease that *text* names.
 
     Raises:
@@ -68,11 +67,11 @@ def _mine(client: Client, proc: Path) -> tuple[int, ...]:
 
 def _of_process(leases: Iterable[Lease], pid: int, proc: Path) -> tuple[int, ...]:
     """By the process's cgroup, or by the process that a lease is anchored to or held by."""
-    cgroup = _cgroup_of(pid, proc)
+    cgroup = cgroup_of(pid, proc)
     return _ids(
         lease
         for lease in leases
-        if (cgroup and lease.cgroup and _within(cgroup, lease.cgroup))
+        if (cgroup and lease.cgroup and _within(cgroup, below_mount(lease.cgroup, proc)))
         or lease.anchor.get("pid") == pid
         or (lease.holder.kind, lease.holder.id) == ("process", str(pid))
     )
@@ -80,18 +79,6 @@ def _of_process(leases: Iterable[Lease], pid: int, proc: Path) -> tuple[int, ...
 
 def _within(cgroup: str, lease_cgroup: str) -> bool:
     return cgroup == lease_cgroup or cgroup.startswith(lease_cgroup.rstrip("/") + "/")
-
-
-def _cgroup_of(pid: int, proc: Path) -> Optional[str]:
-    """The absolute path of the process's cgroup2 directory; None at the root, or where it cannot be told."""
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-        mounts = (proc / "self" / "mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    below = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    mount = next((line.split()[4] for line in mounts if " - cgroup2 " in line), None)
-    return None if mount is None or below == "/" else mount.rstrip("/") + below
 
 
 def _ids(leases: Iterable[Lease]) -> tuple[int, ...]:

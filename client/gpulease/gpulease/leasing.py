@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gpulease.cgroups import below_mount
 from gpulease.client import new_request_id
 from gpulease.command import Invocation
 from gpulease.errors import NotAllowed, Refused, UsageError
@@ -29,15 +30,16 @@ def grant(call: Invocation) -> int:
 
 
 def adopt(call: Invocation) -> int:
+    """What is adopted holds the lease itself; a cgroup goes by the name of the request."""
     target, request_id = call.args.target, call.args.request_id or new_request_id()
-    anchor: dict[str, Any]
     if target.isascii() and target.isdigit():
-        anchor, name = {"kind": "process", "pid": int(target)}, f"adopt-{target}"
+        anchor: dict[str, Any] = {"kind": "process", "pid": int(target)}
+        _granted(call, {"kind": "process", "id": str(int(target))}, anchor, request_id)
     elif "/" in target:
-        anchor, name = {"kind": "cgroup", "path": target}, f"adopt-{request_id}"[:64]
+        anchor = {"kind": "cgroup", "cgroup": below_mount(target)}
+        _granted(call, {"kind": "client", "id": request_id}, anchor, request_id)
     else:
         raise UsageError(f"{target!r} is neither a process id nor the path of a cgroup")
-    _granted(call, {"kind": "client", "id": name}, anchor, request_id)
     call.err.line(
         "gpulease: note: memory stays advisory: what an adopted process holds already is not charged"
     )

@@ -59,6 +59,7 @@ class Lease:
 
     id: int
     state: str
+    masked: bool
     holder: Holder
     anchor: Raw
     slices: tuple[Slice, ...]
@@ -75,6 +76,7 @@ class Lease:
         return cls(
             id=number(raw, "id") or 0,
             state=text(raw, "state") or "unknown",
+            masked=raw.get("masked") is True,
             holder=Holder.from_raw(mapping(raw, "holder")),
             anchor=mapping(raw, "anchor"),
             slices=tuple(Slice.from_raw(item) for item in items(raw, "slices")),

@@ -1,9 +1,9 @@
 """Signals of a wrapper: they end it while it still asks, and go on to the command once there is one.
 
-The command stays in the wrapper's process group, so that pipelines and the shell's job control work as they do
+The command stays in the wrapper's process group, so that pipelines and job control work as they do
 without us. What the terminal sends (Ctrl-C, Ctrl-Z, Ctrl-\\) has then reached the command already; the kernel
-marks it as its own (``si_code``), and it is not sent again. What a process sends to the wrapper is passed on. A
-process that signals the whole group reaches both, and the command may see that signal twice.
+marks it as its own (``si_code``), and it is not sent again. What a process sends to the wrapper is passed
+on. A process that signals the whole group reaches both: the command may see that signal twice.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Runner:
     def _take(self, fields: dict[str, Any]) -> Lease:
         order = {
             **fields,
-            "holder": {"kind": "process", "id": str(os.getpid())},
+            "holder": _holder(fields),
             "anchor": {"kind": "cgroup"},
             "request_id": fields.get("request_id") or new_request_id(),
         }
@@ -114,6 +114,15 @@ class Runner:
         elif left.state == "failed":
             why = left.reason or "not proved clean"
             self._screen.line(f"gpulease: note: a slice of lease {lease.id} is quarantined: {why}")
+
+
+def _holder(fields: dict[str, Any]) -> dict[str, str]:
+    """This process. The agent knows its pid better than we do, who may live in a pid namespace.
+
+    But where the user gave the request id, our pid keeps a second wrapper from getting the first one's lease,
+    and from ending it.
+    """
+    return {"kind": "process", "id": str(os.getpid())} if fields.get("request_id") else {"kind": "process"}
 
 
 def execute(client: Client, lease_id: int, command: Sequence[str]) -> None:

@@ -95,9 +95,7 @@ def _legend(letter: str, lease: Lease) -> tuple[object, ...]:
 def holder(lease: Lease) -> str:
     """``process:4711 uid 1000``; of others' leases the agent shows no more than the kind."""
     if lease.holder.id is None:
-        return (
-            f"{lease.holder.kind or 'another'}'s" if lease.holder.kind is None else f"{lease.holder.kind}:*"
-        )
+        return f"{lease.holder.kind or 'somebody'}:*"
     uid = "" if lease.holder.uid is None else f" uid {lease.holder.uid}"
     return f"{lease.holder.kind}:{lease.holder.id}{uid}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Optional
 
@@ -28,7 +27,7 @@ def parse_size(text: str) -> int:
     if match is None or unit is None:
         raise ValueError(f"{text!r} is not {SIZE_FORMS}")
     fraction = match.group(2) or ""
-    size = int(match.group(1) + fraction) * unit // 10 ** len(fraction)
+    size = int(match.group(1) + fraction) * unit // int("1" + "0" * len(fraction))
     if size <= 0:
         raise ValueError(f"{text!r} is nothing: expected {SIZE_FORMS}")
     if not match.group(3) and size < _LEAST_BARE_BYTES:
@@ -43,7 +42,7 @@ def _unit(name: str) -> Optional[int]:
     if not power:
         return None
     base = {"": 1024, "ib": 1024, "b": 1000}.get(name[1:])
-    return None if base is None else math.prod([base] * power)
+    return None if base is None else 1 << (10 * power) if base == 1024 else 1000**power
 
 
 def parse_percent(text: str) -> float:
