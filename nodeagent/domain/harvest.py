@@ -42,7 +42,7 @@ def worst_case(xcc: XccLayout, bits: int) -> int:
         return _paced(engine_masks(xcc, (0,) * (xcc.engines * xcc.arrays)), bits)
     patterns = _patterns(xcc)
     if patterns is None:
-        return _bound(xcc, bits)
+        return harvest_bound(xcc, bits)
     return min(_paced(masks, bits) for masks in patterns)
 
 
@@ -95,7 +95,7 @@ def _ways(lost: int, arrays: int, most: int) -> int:
     return ways[lost]
 
 
-def _bound(xcc: XccLayout, bits: int) -> int:
+def harvest_bound(xcc: XccLayout, bits: int) -> int:
     """Never above the worst case: the certain units count, the others may all fall where they help least.
 
     An uncertain unit may add to an engine in use (no harm) or bring in another with a single unit.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.geometry import Geometry, Place, wgp_pair
-from nodeagent.domain.harvest import XccLayout, engine_masks, worst_case
+from nodeagent.domain.harvest import XccLayout, engine_masks, harvest_bound, worst_case
 
 MI300X = Geometry(304, 8, 4, 1, 10, 1)
 
@@ -123,3 +127,33 @@ def test_more_cus_than_arrays_hold_still_have_a_place() -> None:
 def test_wgp_pairs_are_a_property_of_the_target(gfx, simd_per_cu, pair) -> None:
     """gfx1250 takes single CUs though its major version is above 10 (ROCm/rocm-systems#8038)."""
     assert wgp_pair(gfx, simd_per_cu) == pair
+
+
+@given(
+    engines=st.integers(1, 3),
+    arrays=st.integers(1, 2),
+    levels=st.integers(1, 3),
+    pair=st.integers(1, 2),
+    data=st.data(),
+)
+def test_the_bound_and_the_shortcut_never_exceed_the_worst_pattern(
+    engines, arrays, levels, pair, data
+) -> None:
+    """Of every harvest there can be the worst is found exactly, and the bound is not above it."""
+    physical = engines * arrays * levels
+    lost = data.draw(st.integers(0, physical - 1))
+    layout = XccLayout(physical - lost, engines, arrays, levels, pair)
+    units = data.draw(st.sets(st.integers(0, layout.units - 1), min_size=1))
+    bits = sum(((1 << pair) - 1) << unit * pair for unit in units)
+    worst = min(
+        paced(engine_masks(layout, losses), bits)
+        for losses in product(range(levels + 1), repeat=engines * arrays)
+        if sum(losses) == lost
+    )
+    assert worst_case(layout, bits) == worst
+    assert harvest_bound(layout, bits) <= worst
+
+
+def paced(masks: tuple[int, ...], bits: int) -> int:
+    counts = [(mask & bits).bit_count() for mask in masks if mask & bits]
+    return len(counts) * min(counts)
