@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from nodeagent.adapters.discovery import discover, generation
+from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.identity import smi_uuids
+from nodeagent.adapters.sysfs import Unread
 from nodeagent.domain.device import Device, DeviceState, Inventory, Link
 
 GIB = 1 << 30
@@ -277,3 +279,27 @@ def test_an_unknown_card_is_named_by_target_or_id(made_up: Any) -> None:
     made_up.card(1, device_id=0xFFF0)
     made_up.card(2, device_id=0xFFF0, gfx_target_version=0)
     assert [device.product for device in discover(made_up.tree()).devices] == ["AMD gfx90a", "AMD GPU 0xfff0"]
+
+
+def test_used_vram_is_read_by_pci_address(made_up: Any) -> None:
+    """The idle baseline comes from the card's counter; without one there is a reason, not a 0."""
+    made_up.drm(128, "0000:01:00.0", mem_info_vram_used=12_582_912)
+    assert vram_used(made_up.tree(), "0000:01:00.0") == 12_582_912
+    assert isinstance(vram_used(made_up.tree(), "0000:02:00.0"), Unread)
+
+
+def test_partitions_in_a_bare_topology_are_told_by_the_low_bits(made_up: Any) -> None:
+    """Without DRM, siblings that differ only in the low bits are partitions; a lone gfx90a has a function."""
+    made_up.card(1, location_id=0xC100, gfx_target_version=90402)
+    made_up.card(2, location_id=0xC101, gfx_target_version=90402)
+    made_up.card(3, location_id=0xC205, gfx_target_version=90402)
+    made_up.card(4, location_id=0xC301)
+    expected = ["0000:c1:00.0/0", "0000:c1:00.0/1", "0000:c2:00.0/5", "0000:c3:00.1/0"]
+    assert keys(discover(made_up.tree())) == expected
+
+
+def test_a_partition_that_hangs_under_its_card_keeps_its_number(made_up: Any) -> None:
+    """A render node may link to the card itself though its location_id tells a partition."""
+    made_up.card(1, location_id=0xC103, gfx_target_version=90402)
+    made_up.drm(128, "0000:c1:00.0")
+    assert keys(discover(made_up.tree())) == ["0000:c1:00.0/3"]

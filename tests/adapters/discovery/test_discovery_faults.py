@@ -133,6 +133,7 @@ def test_a_garbled_processor_is_reported_and_harms_no_card(two_cards: Any) -> No
         {"num_cp_queues": 1 << 33},
         {"simd_count": "-4"},
         {"hive_id": 1 << 64},
+        {"num_xcc": 8, "simd_count": 404},
     ],
 )
 def test_absurd_values_are_named_and_never_believed(two_cards: Any, changes: dict[str, Any]) -> None:
@@ -141,6 +142,41 @@ def test_absurd_values_are_named_and_never_believed(two_cards: Any, changes: dic
     first, second = discover(two_cards.tree()).devices
     assert (first.state, second.state) == (DeviceState.UNHEALTHY, DeviceState.HEALTHY)
     assert f"/{NODES}/1/properties" in (first.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        (f"{PCI}/mem_info_vram_total", "-1\n"),
+        (f"{PCI}/numa_node", "70000\n"),
+        (f"{PCI}/numa_node", "-2\n"),
+        (f"{PCI}/product_name", "A" * 201),
+        (f"{PCI}/serial_number", "two\nlines\n"),
+        (f"{PCI}/current_memory_partition", "NPS0\n"),
+    ],
+)
+def test_values_that_no_attribute_has_are_faults(two_cards: Any, path: str, content: str) -> None:
+    """A number or text out of an attribute's range is named like any other garbled file."""
+    two_cards.file(path, content)
+    bad, good = discover(two_cards.tree()).devices
+    assert (bad.state, good.state) == (DeviceState.UNHEALTHY, DeviceState.HEALTHY)
+    assert f"/{path}" in (bad.reason or "")
+
+
+def test_more_vram_than_limits_can_express_is_not_believed(two_cards: Any) -> None:
+    """A size from 1 PiB on is a broken file, not a card."""
+    path = f"{NODES}/1/mem_banks/0/properties"
+    two_cards.file(path, f"heap_type 1\nsize_in_bytes {1 << 60}\n")
+    device = discover(two_cards.tree()).devices[0]
+    assert (device.state, device.grantable_bytes) == (DeviceState.UNHEALTHY, 0)
+
+
+def test_a_gpu_node_without_simds_is_reported(two_cards: Any) -> None:
+    """A node with a gpu_id and no SIMDs is no device, and does not vanish without a word."""
+    two_cards.card(1, simd_count=0)
+    inventory = discover(two_cards.tree())
+    assert [device.kfd_node for device in inventory.devices] == [2]
+    assert "simd_count" in inventory.skipped[0].reason
 
 
 def test_a_partition_is_not_given_its_cards_vram(two_cards: Any) -> None:
