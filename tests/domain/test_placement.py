@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.domain.device import DeviceState, Inventory
+from nodeagent.domain.device import DeviceState
 from nodeagent.domain.errors import InvalidField
 from nodeagent.domain.lease import SliceState
 from nodeagent.domain.placement import place
@@ -23,11 +23,6 @@ def ask(*slices: SliceRequest, **rest) -> Request:
 def keys(answer) -> list[str]:
     assert isinstance(answer, tuple), answer
     return [one.device for one in answer]
-
-
-def numbers(inventory: Inventory, answer) -> list[int]:
-    order = [device.key for device in inventory.devices]
-    return [order.index(key) for key in keys(answer)]
 
 
 def refused(answer) -> Refusal:
@@ -224,78 +219,6 @@ def test_some_devices_that_fit_but_too_few_name_the_blockers(machines, new_node)
     assert no.code is Code.INSUFFICIENT_DEVICE
     assert no.blockers == (1,)
     assert "asks 2 devices, 1 of the node's 2 fit now" in no.why
-
-
-def test_binpack_fills_and_spread_levels(machines, new_node) -> None:
-    """Binpack takes the fullest device that fits, spread the emptiest, ties the first."""
-    small = SliceRequest(cu_percent=10, vram_bytes=GIB)
-    for policy, expected in ((Policy.BINPACK, [0, 0, 0]), (Policy.SPREAD, [0, 1, 2])):
-        node = new_node(machines.node("mi300x-spx", 3))
-        got = [numbers(node.inventory, node.ask(ask(small, placement=policy)))[0] for _ in range(3)]
-        assert got == expected
-
-
-def test_topology_takes_the_group_with_the_most_links(machines, new_node) -> None:
-    """Three devices with one hive broken into go to the other hive, where all are linked."""
-    node = new_node(machines.hives())
-    node.ask(ask(SliceRequest(count=2), placement=Policy.BINPACK))
-    assert numbers(node.inventory, node.ask(ask(SliceRequest(count=3), placement=Policy.TOPOLOGY))) == [
-        4,
-        5,
-        6,
-    ]
-
-
-def test_topology_is_a_wish_and_link_bind_a_demand(machines) -> None:
-    """Five devices of two hives of four are granted by topology and refused by link-bind."""
-    node, five = machines.hives(), SliceRequest(count=5)
-    assert len(keys(place(node, (), ask(five, placement=Policy.TOPOLOGY)))) == 5
-    no = refused(place(node, (), ask(five, link_bind=True)))
-    assert no.code is Code.LINK_NOT_FIT
-    assert len(no.devices) == 8
-
-
-def test_link_bind_crosses_to_the_hive_that_has_room(machines, new_node) -> None:
-    """With one device of the first hive taken, four linked devices are those of the second."""
-    node = new_node(machines.hives())
-    node.ask(ask())
-    assert numbers(node.inventory, node.ask(ask(SliceRequest(count=4), link_bind=True))) == [4, 5, 6, 7]
-
-
-def test_numa_bind_keeps_a_lease_on_one_node(machines) -> None:
-    """All devices come from one NUMA node, or the request is refused."""
-    node = machines.hives()
-    got = numbers(node, place(node, (), ask(SliceRequest(count=4), numa_bind=True)))
-    assert got == [0, 2, 4, 6]
-    assert refused(place(node, (), ask(SliceRequest(count=5), numa_bind=True))).code is Code.NUMA_NOT_FIT
-    both = ask(SliceRequest(count=3), numa_bind=True, link_bind=True)
-    no = refused(place(node, (), both))
-    assert no.code is Code.NUMA_NOT_FIT
-    assert "XGMI" in no.why
-
-
-def test_an_unknown_numa_node_satisfies_no_bind(machines) -> None:
-    """A device whose NUMA node the kernel does not tell is never taken for bound."""
-    node = machines.node("mi210", 2, numa_node=None)
-    assert refused(place(node, (), ask(numa_bind=True))).code is Code.NUMA_NOT_FIT
-
-
-@pytest.mark.parametrize("policy", list(Policy))
-@pytest.mark.parametrize("count", [1, 8, 40, 63, 64])
-def test_sixty_three_partitions_place_without_explosion(machines, policy, count) -> None:
-    """Any number of 63 partitions is answered under every policy, also the one too many."""
-    node = machines.of(machines.partitions(8, 8).devices[:63])
-    answer = place(node, (), ask(SliceRequest(count=count, cu_percent=50, vram_bytes=GIB), placement=policy))
-    assert isinstance(answer, Refusal) if count == 64 else len(set(keys(answer))) == count
-
-
-def test_the_search_backs_out_of_a_choice_that_starves_another_slice(machines) -> None:
-    """A slice that any device could serve leaves the only one that another needs."""
-    node = machines.node("mi210", 2)
-    got = place(
-        node, (), ask(SliceRequest(cu_percent=25), SliceRequest(device=("renderD128",), cu_percent=25))
-    )
-    assert numbers(node, got) == [1, 0]
 
 
 def test_the_same_state_and_request_give_the_same_answer(machines, new_node) -> None:
