@@ -9,13 +9,16 @@ PATH=$PWD/.venv/bin:$PATH
 dir=$(mktemp -d "${TMPDIR:-/tmp}/nodeagent-demo.XXXXXX")
 export GPULEASE_SOCKET="$dir/api.sock"
 stay=$dir/stay # the workloads run while this file exists
-agent='' first='' second=''
+agent='' runs=''
 
 clean_up() {
     status=$?
     trap - EXIT INT TERM
     rm -f "$stay"
-    for pid in $first $second; do kill "$pid" 2>/dev/null || true; done
+    for pid in $runs; do
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true # it gives its lease back while the agent is there
+    done
     if [ -n "$agent" ]; then
         kill "$agent" 2>/dev/null || true
         wait "$agent" 2>/dev/null || true
@@ -53,13 +56,13 @@ echo "    (lease $GPULEASE_ID, staying until told to end)"
 while [ -e "$1" ]; do sleep 0.2; done
 WORKLOAD
 
-# Start `gpulease run "$@"` with the workload in the background; leave its pid in $started.
+# Start `gpulease run "$@"`, its output to $1, with the workload in the background; show what it says.
 start() {
     log=$1
     shift
     printf '$ %s\n' "gpulease run $* -- sh workload"
     gpulease run "$@" -- sh "$dir/workload" "$stay" >"$log" 2>&1 &
-    started=$!
+    runs="$runs $!"
     until_true grep -q 'staying until told' "$log" || { cat "$log"; return 1; }
     cat "$log"
 }
@@ -102,12 +105,10 @@ print(next(d["device"] for d in json.load(sys.stdin)["devices"] if d["state"] ==
 heading "A lease in whole rows on $device, and what its workload sees"
 # shellcheck disable=SC2086 # several words on purpose
 start "$dir/first.log" $even --device "$device"
-first=$started
 
 heading "A second lease on the same device, of an exact number of CUs"
 # shellcheck disable=SC2086 # several words on purpose
 start "$dir/second.log" $exact --device "$device"
-second=$started
 
 heading "Both leases on the device"
 show gpulease status
@@ -120,10 +121,8 @@ echo "(exit $status)"
 
 heading "Both workloads end; their leases end with them"
 rm -f "$stay"
-wait "$first"
-first=''
-wait "$second"
-second=''
+for pid in $runs; do wait "$pid"; done
+runs=''
 until_true whole_again "$device"
 show gpulease status
 
