@@ -75,7 +75,11 @@ def read(tree: SysTree, render_node: str | None, located: str | None) -> DrmDevi
 
 def vram_used(tree: SysTree, pci: str) -> int | Unread:
     """The card's used VRAM in bytes, whoever uses it."""
-    return tree.number(f"{PCI}/{pci}/mem_info_vram_used")
+    path = f"{PCI}/{pci}/mem_info_vram_used"
+    used = tree.number(path)
+    if isinstance(used, int) and used < 0:  # would make more grantable than there is
+        return Unread(path, Problem.GARBLED, "is negative")
+    return used
 
 
 class _Attributes:

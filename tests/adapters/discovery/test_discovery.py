@@ -286,6 +286,8 @@ def test_used_vram_is_read_by_pci_address(made_up: Any) -> None:
     made_up.drm(128, "0000:01:00.0", mem_info_vram_used=12_582_912)
     assert vram_used(made_up.tree(), "0000:01:00.0") == 12_582_912
     assert isinstance(vram_used(made_up.tree(), "0000:02:00.0"), Unread)
+    made_up.file("sys/bus/pci/devices/0000:01:00.0/mem_info_vram_used", "-1\n")
+    assert isinstance(vram_used(made_up.tree(), "0000:01:00.0"), Unread)
 
 
 def test_partitions_in_a_bare_topology_are_told_by_the_low_bits(made_up: Any) -> None:
