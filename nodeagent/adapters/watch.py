@@ -87,9 +87,10 @@ class Watcher:
         self._add(_Watched(key, os.dup(pidfd), _look_at_process), select.EPOLLIN)
 
     def add_cgroup(self, key: Hashable, directory: int) -> None:
-        """Wake when the cgroup of the descriptor *directory* is populated, emptied or removed.
+        """Wake when the cgroup of the descriptor *directory* is populated or emptied; at once if empty now.
 
-        At once if it is empty now. Raises OutsideFault where there is no such file or it gives no events.
+        Its removal, which only an empty one allows, is no event of its own. Raises OutsideFault where there
+        is no such file or it gives no events.
         """
         try:
             descriptor = os.open(
