@@ -105,6 +105,12 @@ def check_socket_path(path: Path) -> None:
     raise OutsideFault(path, "another agent answers there")
 
 
+def _stop_in(worker: Any, hooks: Hooks) -> None:
+    """The arbiter calls this hook, too, for a worker that it finds dead; what is to stop is not there."""
+    if worker.pid == os.getpid():
+        hooks.stop()
+
+
 def _configuration(settings: ServerSettings, hooks: Hooks) -> dict[str, Any]:
     return {
         "bind": f"unix:{settings.socket}",
@@ -132,5 +138,5 @@ def _configuration(settings: ServerSettings, hooks: Hooks) -> dict[str, Any]:
         "loglevel": settings.log_level,
         "on_starting": lambda _arbiter: hooks.prepare(),
         "post_worker_init": lambda _worker: hooks.start(),
-        "worker_exit": lambda _arbiter, _worker: hooks.stop(),
+        "worker_exit": lambda _arbiter, worker: _stop_in(worker, hooks),
     }

@@ -1,0 +1,372 @@
+"""A small agent that lives in memory, the application over it, and callers to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from nodeagent.api.app import ApiSettings, create_app
+from nodeagent.api.waits import WaitingRoom
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.device import Device, DeviceState, Inventory, Link, Pool, Skipped
+from nodeagent.domain.errors import NotAllowed, UnknownThing
+from nodeagent.domain.geometry import Geometry
+from nodeagent.domain.guarantee import Compute, Guarantee
+from nodeagent.domain.lease import (
+    Anchor,
+    AnchorKind,
+    HeldSlice,
+    Holder,
+    HolderKind,
+    Lease,
+    LeaseState,
+    PlacedSlice,
+    SliceState,
+)
+from nodeagent.domain.records import Event
+from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
+from nodeagent.domain.request import Request, Shape
+from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
+
+GIB = 1 << 30
+SECOND_NS = 1_000_000_000
+
+
+@dataclass
+class FrozenClock:
+    """A clock that only a test moves."""
+
+    boot: int = 1_000 * SECOND_NS
+    now: float = 1_800_000_000.0
+    boot_id: str = "00000000-0000-0000-0000-000000000001"
+
+    def boot_ns(self) -> int:
+        return self.boot
+
+    def wall(self) -> float:
+        return self.now
+
+
+def make_device(pci: str, ordinal: int) -> Device:
+    return Device(
+        key=f"{pci}/0",
+        epoch=1,
+        pci=pci,
+        partition=0,
+        render_node=f"renderD{128 + ordinal}",
+        kfd_node=ordinal + 2,
+        ordinal=ordinal,
+        gpu_id=4096 + ordinal,
+        unique_id=0xABCDEF0123456780 + ordinal,
+        product="AMD Instinct MI300X",
+        gfx="gfx942",
+        geometry=Geometry(cus=304, xccs=8, engines=4, arrays=1, array_cus=10, pair=1),
+        pool=f"drm/{pci}/vram",
+        vram_bytes=192 * GIB,
+        grantable_bytes=190 * GIB,
+        queue_slots=24,
+        numa_node=0,
+        hive=0x1234,
+        peers=(Link(f"0000:{ordinal:02x}:00.0/0", "xgmi", 15),),
+        compute_partition="SPX",
+        memory_partition="NPS1",
+        state=DeviceState.HEALTHY,
+        reason=None,
+        uuid=f"GPU-{0xABCDEF0123456780 + ordinal:016x}",
+    )
+
+
+def make_inventory() -> Inventory:
+    devices = (make_device("0000:c1:00.0", 0), make_device("0000:c2:00.0", 1))
+    pools = tuple(Pool(d.pool, d.pool, d.vram_bytes, d.grantable_bytes) for d in devices)
+    return Inventory(generation=2, devices=devices, pools=pools, skipped=(Skipped(9, "EPERM"),))
+
+
+@dataclass
+class FakeAgent:
+    """Grants everything, or gives *outcome*; raises *fault* if one is set."""
+
+    clock: FrozenClock
+    found: Inventory = field(default_factory=make_inventory)
+    known: dict[int, Lease] = field(default_factory=dict)
+    records: list[Event] = field(default_factory=list)
+    orders: list[tuple[Caller, Order]] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    outcome: Refusal | None = None
+    queues: bool = False
+    fault: Exception | None = None
+    ready: bool = True
+    on_wait: Callable[[float], None] = lambda seconds: None
+
+    def node(self) -> NodeView:
+        self._fail()
+        return NodeView(
+            name="gpu01",
+            machine="this node",
+            version="0.1.0",
+            boot_id=self.clock.boot_id,
+            generation=2,
+            ready=self.ready,
+            reason=None if self.ready else "the ledger is full",
+            pools=self.found.pools,
+            skipped=self.found.skipped,
+            tiers=(Tier("kernel", False, "no dmem controller"),),
+        )
+
+    def inventory(self) -> Inventory:
+        self._fail()
+        return self.found
+
+    def held(self) -> tuple[HeldSlice, ...]:
+        return tuple(held for lease in self.known.values() for held in lease.slices)
+
+    def grant(self, caller: Caller, order: Order) -> Granted | Queued | Refusal:
+        self._fail()
+        self.orders.append((caller, order))
+        if self.outcome is not None:
+            return self.outcome
+        for lease in self.known.values():
+            if order.request_id is not None and lease.request_id == order.request_id:
+                return Granted(lease, fresh=False)
+        lease = self.add(
+            caller.uid,
+            holder=Holder(order.holder_kind, order.holder_id, caller.uid),
+            request=order.request,
+            request_id=order.request_id,
+            state=LeaseState.QUEUED if self.queues else LeaseState.ACTIVE,
+        )
+        return (Queued if self.queues else Granted)(lease, fresh=True)
+
+    def add(self, uid: int, **changes: Any) -> Lease:
+        """Put a lease of *uid* into the ledger that there is not."""
+        number = 1001 + len(self.known)
+        placed = PlacedSlice(
+            device=self.found.devices[0].key,
+            epoch=1,
+            pool=self.found.pools[0].key,
+            cus=CuSet.span(0, 64),
+            shared=False,
+            exclusive=False,
+            whole=False,
+            cu_requested=64,
+            effective_cus=64,
+            vram_bytes=4 * GIB,
+            queue_slots=2,
+            shape=Shape.EVEN,
+        )
+        lease = Lease(
+            id=number,
+            state=LeaseState.ACTIVE,
+            holder=Holder(HolderKind.CLIENT, "trainer", uid),
+            anchor=Anchor(
+                AnchorKind.TTL, armed=True, deadline_ns=self.clock.boot + 900 * SECOND_NS, ttl_seconds=900
+            ),
+            request=Request(),
+            request_id="job-17",
+            boot_id=self.clock.boot_id,
+            created_ns=self.clock.boot,
+            created_at=self.clock.now,
+            slices=(HeldSlice(number, number, uid, placed, SliceState.HELD),),
+            guarantee=Guarantee(compute=Compute.MASK),
+            environment={
+                "ROCR_VISIBLE_DEVICES": "0",
+                "GPULEASE_ID": str(number),
+                "HIP_VISIBLE_DEVICES": None,
+            },
+            cgroup=f"/sys/fs/cgroup/gpulease.slice/{number}",
+            reason="for the test",
+        )
+        self.known[number] = replace(lease, **changes)
+        return self.known[number]
+
+    def lease(self, caller: Caller, lease_id: int) -> Lease:
+        self._fail()
+        if lease_id not in self.known:
+            raise UnknownThing(f"there is no lease {lease_id}")
+        return self.known[lease_id]
+
+    def leases(
+        self,
+        caller: Caller,
+        *,
+        state: Collection[LeaseState] | None = None,
+        uid: int | None = None,
+        after: int = 0,
+        limit: int = 100,
+        **more: Any,
+    ) -> tuple[Lease, ...]:
+        self._fail()
+        self.calls.append(("leases", {"state": state, "uid": uid, "after": after, "limit": limit, **more}))
+        return tuple(
+            lease
+            for lease in self.known.values()
+            if lease.id > after
+            and (uid is None or lease.holder.uid == uid)
+            and (state is None or lease.state in state)
+        )[:limit]
+
+    def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
+        self.calls.append(("wait", seconds))
+        self.on_wait(seconds)
+        return self.lease(caller, lease_id)
+
+    def attach(self, caller: Caller, lease_id: int) -> Lease:
+        return self._own(caller, lease_id)
+
+    def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
+        self.calls.append(("renew", ttl_seconds))
+        return self._own(caller, lease_id)
+
+    def release(self, caller: Caller, lease_id: int, wait_seconds: float = 0) -> Lease:
+        self.calls.append(("release", wait_seconds))
+        lease = self._own(caller, lease_id)
+        state = LeaseState.RELEASED if wait_seconds else LeaseState.RELEASING
+        self.known[lease_id] = replace(lease, state=state)
+        return self.known[lease_id]
+
+    def clear_lease(self, caller: Caller, lease_id: int) -> Lease:
+        return self._own(caller, lease_id)
+
+    def drain(
+        self, caller: Caller, key: str, *, reason: str | None = None, until_seconds: int | None = None
+    ) -> Device:
+        self.calls.append(("drain", key, reason, until_seconds))
+        return self._device(key)
+
+    def undrain(self, caller: Caller, key: str) -> Device:
+        return self._device(key)
+
+    def clear(self, caller: Caller, key: str) -> Device:
+        return self._device(key)
+
+    def events(self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100) -> tuple[Event, ...]:
+        self._fail()
+        found = tuple(event for event in self.records if event.id > after)[:limit]
+        if wait and not found:
+            self.calls.append(("wait", wait))
+            self.on_wait(wait)
+        return found
+
+    def _device(self, key: str) -> Device:
+        device = self.found.device(key)
+        if device is None:
+            raise UnknownThing(f"there is no device {key}")
+        return device
+
+    def _own(self, caller: Caller, lease_id: int) -> Lease:
+        lease = self.lease(caller, lease_id)
+        if lease.holder.uid != caller.uid and not caller.administrator:
+            raise NotAllowed(f"lease {lease_id} is not yours")
+        return lease
+
+    def _fail(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+
+class ActingClient(FlaskClient):
+    """A test client whose requests come from *caller*."""
+
+    caller: Caller
+
+    def open(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("environ_overrides", {})["test.caller"] = self.caller
+        return super().open(*args, **kwargs)
+
+
+def identify(environ: Mapping[str, Any]) -> Caller:
+    return environ["test.caller"]
+
+
+def make_caller(uid: int, *, administrator: bool | None = None, pid: int = 4242) -> Caller:
+    return Caller(
+        uid=uid,
+        gid=uid,
+        groups=frozenset({uid}),
+        pid=pid,
+        pidfd=None,
+        administrator=uid == 0 if administrator is None else administrator,
+    )
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    return FrozenClock()
+
+
+@pytest.fixture
+def agent(clock: FrozenClock) -> FakeAgent:
+    return FakeAgent(clock)
+
+
+@pytest.fixture
+def waiting() -> WaitingRoom:
+    return WaitingRoom()
+
+
+@pytest.fixture
+def app(agent: FakeAgent, clock: FrozenClock, waiting: WaitingRoom) -> Flask:
+    return create_app(agent, identify, ApiSettings(clock=clock, version="0.1.0", waiting=waiting))
+
+
+@pytest.fixture
+def open_app(agent: FakeAgent, clock: FrozenClock) -> Flask:
+    """The application where [privacy] leases is "open"."""
+    return create_app(agent, identify, ApiSettings(clock=clock, version="0.1.0", leases_open=True))
+
+
+@pytest.fixture
+def caller_of() -> Callable[..., Caller]:
+    return make_caller
+
+
+@pytest.fixture
+def client_of(app: Flask) -> Callable[..., ActingClient]:
+    """A client that calls as a uid: ``client_of(1000)``; uid 0 is an administrator."""
+
+    def make(uid: int, *, application: Flask | None = None, **more: Any) -> ActingClient:
+        chosen = application or app
+        chosen.test_client_class = ActingClient
+        client = chosen.test_client()
+        client.caller = make_caller(uid, **more)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def user(client_of: Callable[..., ActingClient]) -> Iterator[ActingClient]:
+    """An ordinary user, uid 1000."""
+    with client_of(1000) as client:
+        yield client
+
+
+@pytest.fixture
+def root(client_of: Callable[..., ActingClient]) -> Iterator[ActingClient]:
+    with client_of(0) as client:
+        yield client
+
+
+@pytest.fixture
+def refusal() -> Refusal:
+    """A refusal with everything in it."""
+    return Refusal(
+        Code.INSUFFICIENT_CORE,
+        "no device has 64 free CUs",
+        "ask for less, or wait",
+        (
+            DeviceRefusal(
+                "0000:c1:00.0/0",
+                Code.INSUFFICIENT_CORE,
+                "0 of 64 CUs are free",
+                (1001, 1002),
+                2_000 * SECOND_NS,
+            ),
+            DeviceRefusal("0000:c2:00.0/0", Code.CARD_CORDONED, "draining"),
+        ),
+    )

@@ -1,0 +1,83 @@
+"""What an order says of holder and anchor, and who may say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.domain.lease import AnchorKind, HolderKind
+
+
+def order(client, agent, body, status=201):
+    answer = client.post("/v1/leases", json=body)
+    assert answer.status_code == status, answer.text
+    return agent.orders[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("body", "holder", "anchor"),
+    [
+        ({}, ("client", "1000"), "ttl"),
+        ({"request_id": "a1"}, ("client", "a1"), "ttl"),
+        ({"ttl_seconds": 60}, ("client", "1000"), "ttl"),
+        ({"anchor": {"kind": "ttl"}}, ("client", "1000"), "ttl"),
+        ({"anchor": {"kind": "process"}}, ("process", "4242"), "process"),
+        ({"anchor": {"kind": "cgroup"}}, ("process", "4242"), "cgroup"),
+        ({"anchor": {"kind": "process", "pid": 77}}, ("process", "77"), "process"),
+        ({"holder": {"kind": "process"}}, ("process", "4242"), "process"),
+        ({"holder": {"kind": "process", "id": "4242"}}, ("process", "4242"), "process"),
+        ({"holder": {"kind": "client", "id": "x"}, "anchor": {"kind": "cgroup"}}, ("client", "x"), "cgroup"),
+    ],
+)
+def test_defaults_follow_from_what_is_given(user, agent, body, holder, anchor):
+    """A holder that is not named is the calling process, or a client name, by the anchor."""
+    found = order(user, agent, body)
+    assert (found.holder_kind, found.holder_id) == (HolderKind(holder[0]), holder[1])
+    assert found.anchor.kind is AnchorKind(anchor)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"holder": {"kind": "slurm", "id": "17"}},
+        {"holder": {"kind": "docker", "id": "abc"}},
+        {"anchor": {"kind": "external"}},
+        {"holder": {"kind": "process", "id": "1"}},
+        {"holder": {"kind": "process", "id": "4243"}},
+    ],
+)
+def test_users_hold_only_for_themselves(user, agent, body):
+    """Job and container holders, and leases that only a call ends, are for administrators; a pid is one's own."""
+    answer = user.post("/v1/leases", json=body)
+    assert (answer.status_code, answer.json["code"]) == (403, "NotAllowed")
+    assert agent.orders == []
+
+
+def test_root_of_a_container_is_no_administrator(client_of, agent):
+    """uid 0 alone is not enough to hold for a job: identification says who administers."""
+    client = client_of(0, administrator=False)
+    assert client.post("/v1/leases", json={"holder": {"kind": "slurm", "id": "17"}}).status_code == 403
+
+
+def test_administrators_hold_for_jobs(root, agent):
+    """A prolog's order ends by a call or a reboot unless it says otherwise."""
+    found = order(root, agent, {"holder": {"kind": "slurm", "id": "17"}})
+    assert (found.holder_kind, found.holder_id, found.anchor.kind) == (
+        HolderKind.SLURM,
+        "17",
+        AnchorKind.EXTERNAL,
+    )
+    assert order(root, agent, {"holder": {"kind": "slurm", "id": "s5K1KKYAYG5D00"}}).holder_id[0] == "s"
+
+
+def test_the_digest_is_of_what_is_asked_for(client_of, agent):
+    """Field order, spelled-out defaults, another process and another waiting time are the same request."""
+    one, other = client_of(1000, pid=50), client_of(1000, pid=51)
+    same = [
+        order(one, agent, {"numa_bind": True, "slices": [{"cus": 8}]}).digest,
+        order(other, agent, {"slices": [{"cus": 8, "shape": "even"}], "numa_bind": True}).digest,
+        order(one, agent, {"slices": [{"cus": 8.0}], "numa_bind": True, "wait_seconds": 0}).digest,
+    ]
+    agent.queues = True
+    same.append(order(one, agent, {"slices": [{"cus": 8}], "numa_bind": True, "wait_seconds": 9}, 202).digest)
+    assert len(set(same)) == 1
+    assert order(one, agent, {"slices": [{"cus": 9}], "numa_bind": True}, 202).digest not in same
