@@ -44,9 +44,10 @@ def _given(value: object) -> object:
 
 # A field that may be left out but not be null, which would mean the same in a second way.
 Given = Annotated[T | None, BeforeValidator(_given)]
-Integer = Annotated[int, BeforeValidator(_integral)]
-Count = Annotated[Integer, Field(ge=1, le=LARGEST_INTEGER)]
-Percent = Annotated[float, BeforeValidator(_number), Field(gt=0, le=100, allow_inf_nan=False)]
+# The bounds stand before it: pydantic leaves what follows a validator out of the JSON Schema.
+INTEGRAL = BeforeValidator(_integral)
+Count = Annotated[int, Field(ge=1, le=LARGEST_INTEGER), INTEGRAL]
+Percent = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False), BeforeValidator(_number)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), StringConstraints(pattern=TEXT_PATTERN)]
 Filter = Annotated[str, Strict(), StringConstraints(pattern=FILTER_PATTERN)]

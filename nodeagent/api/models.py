@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from nodeagent.api.fields import (
+    INTEGRAL,
     JOB_PATTERN,
     LARGEST_INTEGER,
     PID_PATTERN,
@@ -17,7 +18,6 @@ from nodeagent.api.fields import (
     Filters,
     Flag,
     Given,
-    Integer,
     Note,
     Percent,
     Text,
@@ -26,8 +26,8 @@ from nodeagent.api.fields import (
 )
 
 LONGEST_TTL = 86_400  # seconds
-Ttl = Annotated[Integer, Field(ge=1, le=LONGEST_TTL)]
-Pid = Annotated[Integer, Field(ge=2, le=4_194_304)]
+Ttl = Annotated[int, Field(ge=1, le=LONGEST_TTL), INTEGRAL]
+Pid = Annotated[int, Field(ge=2, le=4_194_304), INTEGRAL]
 
 
 class SlurmHolder(Body):
@@ -106,13 +106,13 @@ class SliceBody(Body):
 
     model_config = ConfigDict(json_schema_extra=_one_way_each)
 
-    count: Annotated[Integer, Field(ge=1, le=64)] = 1
+    count: Annotated[int, Field(ge=1, le=64), INTEGRAL] = 1
     cus: Given[Count] = None
     cu_percent: Given[Percent] = None
     cu_shared: Flag = False
     vram_bytes: Given[Count] = None
     vram_percent: Given[Percent] = None
-    queue_slots: Given[Annotated[Integer, Field(ge=1, le=4096)]] = None
+    queue_slots: Given[Annotated[int, Field(ge=1, le=4096), INTEGRAL]] = None
     shape: Literal["even", "exact"] = "even"
     device: Filters = ()
     not_device: Filters = ()
@@ -155,7 +155,7 @@ class LeaseOrderBody(Body):
     require: RequireBody = RequireBody()
     priority: Literal["high", "normal", "low"] = "normal"
     ttl_seconds: Given[Ttl] = None
-    wait_seconds: Annotated[Integer, Field(ge=0, le=LONGEST_TTL)] = 0
+    wait_seconds: Annotated[int, Field(ge=0, le=LONGEST_TTL), INTEGRAL] = 0
 
 
 class RenewBody(Body):
@@ -168,7 +168,7 @@ class DrainBody(Body):
     """``POST /v1/devices/…/drain``."""
 
     reason: Given[Note] = None
-    until_seconds: Given[Annotated[Integer, Field(ge=1, le=LARGEST_INTEGER // 10**9)]] = None
+    until_seconds: Given[Annotated[int, Field(ge=1, le=LARGEST_INTEGER // 10**9), INTEGRAL]] = None
 
 
 class EmptyBody(Body):

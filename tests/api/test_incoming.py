@@ -15,7 +15,7 @@ HEAD = b"POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 def test_a_request_is_whole_with_its_last_byte_and_not_before(body, cuts):
     """However it is cut, only the last byte makes a request whole, and nothing of it is lost."""
     request = HEAD % len(body) + body
-    ends = sorted({min(cut, len(request) - 1) for cut in cuts} - {0}) + [len(request)]
+    ends = [*sorted({min(cut, len(request) - 1) for cut in cuts} - {0}), len(request)]
     incoming, start = Incoming(), 0
     for end in ends:
         arrival = incoming.add(request[start:end])

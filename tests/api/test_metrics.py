@@ -15,7 +15,7 @@ def samples(answer):
 
 
 def test_metrics_are_what_the_agent_says_now(user, agent, refusal):
-    """Leases by state, what is free per device, quarantined slices and refusals by code are counted at scrape."""
+    """Leases by state, what is free, quarantined slices and refusals by code are read at scrape time."""
     agent.add(1000)
     agent.outcome = refusal
     user.post("/v1/leases", json={})

@@ -46,7 +46,7 @@ def test_defaults_follow_from_what_is_given(user, agent, body, holder, anchor):
     ],
 )
 def test_users_hold_only_for_themselves(user, agent, body):
-    """Job and container holders, and leases that only a call ends, are for administrators; a pid is one's own."""
+    """Job and container holders and endless leases are for administrators; a pid is one's own."""
     answer = user.post("/v1/leases", json=body)
     assert (answer.status_code, answer.json["code"]) == (403, "NotAllowed")
     assert agent.orders == []
