@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.errors import AgentUnreachable, ForeignServer
+from gpulease.errors import AgentUnreachable, ForeignServer, NotAllowed
 from gpulease.transport import Transport
 
 
@@ -228,4 +228,22 @@ def test_own_server_of_a_user(tmp_path: Path) -> None:
             os._exit(0 if status == 200 else 1)
         finally:
             os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.root
+def test_socket_that_may_not_be_opened(agent: Any) -> None:
+    """A socket closed to the user is "not allowed", and at once: it is no agent that comes back."""
+    Path(agent.path).chmod(0o600)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(Path(agent.path).parent)
+            os.setgid(65534)
+            os.setuid(65534)
+            Transport("api.sock", timeout=60).call("GET", "/v1/node")
+        except NotAllowed:
+            os._exit(0)
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

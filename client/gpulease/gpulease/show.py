@@ -66,14 +66,21 @@ def _bars(
 def _scale(screen: Screen, sizes: set[int], guessed: bool) -> None:
     if sizes:
         span = str(min(sizes)) if len(sizes) == 1 else f"{min(sizes)} to {max(sizes)}"
-        screen.line(f"{screen.free} free, one cell is {span} CU{'' if sizes == {1} else 's'}")
+        plural = "" if sizes == {1} else "s"
+        screen.line(
+            f"{screen.free} free; one cell is {span} CU{plural}; on the right what is free of what there is"
+        )
     if guessed:
         screen.line("others' leases show how many CUs they have, not which: their cells are guessed")
 
 
 def _tail(device: Device) -> str:
-    cus = f"{_known(device.free.cus)}/{device.cus} CU"
-    return f"{cus} {_gib(device.free.vram_bytes)}/{_gib(device.grantable_bytes)} GiB free"
+    """What is free of what may be granted, short: on 80 columns an MI300X keeps a cell per 8 CUs."""
+    free, grantable = (
+        "?" if size is None else str(size // _GIB)
+        for size in (device.free.vram_bytes, device.grantable_bytes)
+    )
+    return f"{_known(device.free.cus)}/{device.cus} CU {free}/{grantable} GiB"
 
 
 def _legend(letter: str, lease: Lease) -> tuple[object, ...]:

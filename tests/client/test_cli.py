@@ -1,0 +1,373 @@
+"""The command's words, output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CLIENT = Path(__file__).parents[2] / "client" / "gpulease"
+HEADER = "DEVICE PRODUCT GFX CUS ROW VRAM SLOTS NUMA HIVE STATE"
+STATUS = """\
+node gpu01, test, agent 0.1.0, ready, 1 device, 3 leases
+0000:c1:00.0/0 [aaaaaaaabbbb!!!!······················] 176/304 CU 94/190 GiB
+· free; one cell is 8 CUs; on the right what is free of what there is
+! quarantined: not proved clean, so not granted
+
+   LEASE  STATE        HOLDER                CUS         VRAM    ENDS
+a  1001   active       client:someone uid 0  64 eff. 64  48 GiB  -
+b  1002   active       slurm:*               32 eff. 32  24 GiB  2031-05-04T~
+c  1003   quarantined  client:someone uid 0  32 eff. 32  24 GiB  -
+"""
+
+
+def add_three_leases(agent: Any) -> None:
+    def piece(cus: str, state: str = "held") -> list[dict[str, Any]]:
+        one = {
+            "device": "0000:c1:00.0/0",
+            "cus": cus,
+            "cu_requested": 32,
+            "cu_count": 32,
+            "effective_cus": 32,
+        }
+        return [{**one, "vram_bytes": 24 << 30, "queue_slots": 2, "state": state}]
+
+    mine = {"kind": "client", "id": "someone", "uid": 0}
+    agent.add_lease(holder=mine)
+    agent.add_lease(
+        slices=piece("64-95"),
+        holder={"kind": "slurm", "id": None, "uid": None},
+        expires_at="2031-05-04T12:00:00.000Z",
+    )
+    agent.add_lease(slices=piece("96-127", "quarantined"), state="failed", holder=mine)
+    agent.devices[0]["free"] = {"cus": 176, "vram_bytes": 94 << 30, "queue_slots": 15}
+
+
+def test_status(agent: Any, gpulease: Any) -> None:
+    """status draws the leases on the device and names them below, within 80 columns."""
+    add_three_leases(agent)
+    done = gpulease("status")
+    assert done.stdout.splitlines()[:5] == STATUS.splitlines()[:5]
+    assert [line.split()[:3] for line in done.stdout.splitlines()[5:]] == [
+        line.split()[:3] for line in STATUS.splitlines()[5:]
+    ]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("columns", [60, 80, 132, 400])
+def test_status_fits(agent: Any, gpulease: Any, columns: int) -> None:
+    """The bars fit the terminal, a device of 63 partitions too."""
+    add_three_leases(agent)
+    agent.devices = [{**agent.devices[0], "device": f"0000:c1:00.0/{n}", "cus": 38} for n in range(63)]
+    lines = gpulease("status", env={"COLUMNS": str(columns)}).stdout.splitlines()
+    assert max(len(line) for line in lines if line.startswith("0000")) <= columns
+
+
+def test_status_in_ascii(agent: Any, gpulease: Any) -> None:
+    """Without UTF-8 the drawing is ASCII."""
+    add_three_leases(agent)
+    done = gpulease("status", env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    assert done.stdout.isascii()
+    assert "[aaaaaaaabbbb!!!!......" in done.stdout
+
+
+def test_status_of_an_unhealthy_device(agent: Any, gpulease: Any) -> None:
+    """A device that grants nothing says why."""
+    agent.devices[0].update(state="unhealthy", reason="mem_info_vram_total: No such file", cus=0)
+    assert "unhealthy: mem_info_vram_total" in gpulease("status").stdout
+
+
+def test_filters(agent: Any, gpulease: Any) -> None:
+    """status shows only the leases that the filters leave."""
+    add_three_leases(agent)
+    agent.leases[1001]["created_at"] = "2001-01-01T00:00:00Z"
+
+    def shown(*words: str) -> list[int]:
+        return [lease["id"] for lease in json.loads(gpulease("status", "--json", *words).stdout)["leases"]]
+
+    assert shown() == [1001, 1002, 1003]
+    assert shown("--state", "active") == [1001, 1002]
+    assert shown("--user", "root") == shown("--user", "0") == [1001, 1003]
+    assert shown("--device", ",0000:c1:00.0/0,") == shown("--device", "0000:c1:00.0") == [1001, 1002, 1003]
+    assert shown("--device", "0000:c2:00.0/0") == []
+    assert shown("--since", "2020-01-01T00:00:00Z") == shown("--since", "1d") == [1002, 1003]
+
+
+def test_devices(agent: Any, gpulease: Any) -> None:
+    """devices is a table of what is there and free."""
+    header, row = gpulease("devices").stdout.splitlines()
+    assert header.split() == HEADER.split()
+    assert "gfx942  304/304  32   190/192 GiB  24/24  0     -     healthy" in row
+
+
+def test_numbering(agent: Any, gpulease: Any, device: Any) -> None:
+    """numbering puts every number of a device side by side, also where the agent serves fewer."""
+    agent.devices.append({**device, "device": "d/1", "ordinal": None, "uuid": None, "unique_id": "0x1"})
+    agent.devices.append({**device, "device": "d/2", "ordinal": None, "uuid": None, "unique_id": None})
+    _, *rows = (line.split() for line in gpulease("numbering").stdout.splitlines())
+    first = "0000:c1:00.0/0 0000:c1:00.0 renderD128 2 51234 0 GPU-00a1b2c3d4e5f607 0x00a1b2c3d4e5f607 0"
+    assert rows[0] == first.split()
+    assert rows[1][5:8] == ["1", "GPU-0000000000000001", "0x0000000000000001"]
+    assert rows[2][5:8] == ["2", "-", "-"]
+
+
+def test_show(agent: Any, gpulease: Any) -> None:
+    """show tells asked, granted and effective CUs, and what the workload gets."""
+    agent.add_lease()
+    shown = gpulease("show", "1001").stdout
+    assert "64 CUs (0-63), asked 76, effective 64" in shown
+    assert "  ROCR_VISIBLE_DEVICES=0\n  unset HIP_VISIBLE_DEVICES" in shown
+
+
+def test_grant_renew_release(agent: Any, gpulease: Any) -> None:
+    """A grant lives by renewals and ends by a release."""
+    done = gpulease("grant", "--vram", "1G", "--request-id", "r-1")
+    assert (done.returncode, "gpulease renew 1001" in done.stderr) == (0, True)
+    assert agent.called("POST")[0]["holder"] == {"kind": "client", "id": "r-1"}
+    assert agent.called("POST")[0]["anchor"] == {"kind": "ttl"}
+    assert gpulease("renew", "client:r-1", "--ttl", "2h").returncode == 0
+    assert agent.called("POST", ".*renew") == [{"ttl_seconds": 7200}]
+    assert gpulease("release", "1001").stdout == "lease 1001: released\n"
+
+
+def test_release_into_quarantine(agent: Any, gpulease: Any) -> None:
+    """A release that leaves a slice quarantined is no success."""
+    agent.add_lease()
+    agent.release_state = "failed"
+    done = gpulease("release", "1001")
+    assert (done.returncode, done.stdout) == (3, "lease 1001: failed\n")
+    assert "Quarantined" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "anchor", "kind"),
+    [
+        ("4711", {"kind": "process", "pid": 4711}, "process"),
+        ("/a.slice/b.scope", {"kind": "cgroup", "cgroup": "/a.slice/b.scope"}, "client"),
+    ],
+)
+def test_adopt(agent: Any, gpulease: Any, target: str, anchor: Any, kind: str) -> None:
+    """adopt takes in a process or a cgroup, and says that its memory is not charged."""
+    done = gpulease("adopt", target, "--vram", "1G")
+    (body,) = agent.called("POST")
+    assert (body["anchor"], body["holder"]["kind"]) == (anchor, kind)
+    assert "memory stays advisory" in done.stderr
+
+
+def test_adopt_nothing(gpulease: Any) -> None:
+    """What is neither a pid nor a path is a usage error."""
+    assert gpulease("adopt", "firefox").returncode == 2
+
+
+def test_env(agent: Any, gpulease: Any) -> None:
+    """env gives a shell the lease's environment, word for word, and nothing else."""
+    agent.environment = {"A": "it's; $(touch x) `y`", "HIP_VISIBLE_DEVICES": None}
+    agent.add_lease()
+    script = gpulease("env", env={"GPULEASE_ID": "1001"}).stdout
+    assert "unset HIP_VISIBLE_DEVICES\n" in script
+    shell = subprocess.run(
+        ["sh", "-c", script + 'printf %s "$A"'], capture_output=True, text=True, check=True
+    )
+    assert shell.stdout == "it's; $(touch x) `y`"
+
+
+@pytest.mark.parametrize("environment", [{"A;rm -rf": "1"}, {"A": "1\n2"}, {"A": "\x1b[2J"}])
+def test_env_that_no_shell_may_read(agent: Any, gpulease: Any, environment: Any) -> None:
+    """Names that no shell has, and control characters, are refused as a whole."""
+    agent.add_lease(environment=environment)
+    done = gpulease("env", "1001")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_env_of_a_masked_lease(agent: Any, gpulease: Any) -> None:
+    """The environment of another's lease is not ours to have."""
+    agent.add_lease(environment=None)
+    assert gpulease("env", "1001").returncode == 4
+
+
+def test_events(agent: Any, gpulease: Any) -> None:
+    """events lists who did what, escaped."""
+    agent.events = [
+        {"id": 1, "kind": "granted", "at": "2031-05-04T10:00:00Z", "uid": 0, "lease": 7, "reason": "\x1b[2J"},
+        {"id": 2, "kind": "drained", "at": "2031-05-04T11:00:00Z", "uid": 5, "device": "d/0"},
+    ]
+    first, second = gpulease("events").stdout.splitlines()
+    assert first == "2031-05-04T10:00:00Z  granted  lease 7  uid 0  \\x1b[2J"
+    assert gpulease("events", "--after", "1").stdout.splitlines() == [second]
+    assert gpulease("events", "--user", "5").stdout.splitlines() == [second]
+    assert gpulease("events", "--device", "d/0").stdout.splitlines() == [second]
+    lines = gpulease("events", "--json").stdout.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["devices"],
+        ["numbering"],
+        ["show", "1001"],
+        ["env", "1001"],
+        ["renew", "1001"],
+        ["release", "1001"],
+        ["grant", "--vram", "1G"],
+        ["adopt", "4711"],
+    ],
+)
+def test_json(agent: Any, gpulease: Any, words: list[str]) -> None:
+    """Every command has --json, before and behind its name: the body as served, and nothing but it."""
+    agent.add_lease(reason="\x1b\u202e\x7f")
+    for line in ([*words, "--json"], ["--json", *words]):
+        done = gpulease(*line)
+        assert json.loads(done.stdout)
+        assert done.stdout.isascii()
+        assert not set(done.stdout) & {"\x1b", "\x7f"}
+
+
+def test_json_of_a_refusal(agent: Any, gpulease: Any, refusal: Any) -> None:
+    """With --json a refusal's body is on stdout, its meaning on stderr and in the exit code."""
+    agent.canned_grant = (409, refusal, {})
+    done = gpulease("grant", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (3, refusal)
+    assert "gpulease: NodeInsufficientDevice" in done.stderr
+
+
+def test_refusal(agent: Any, gpulease: Any, refusal: Any) -> None:
+    """A refusal says why per device, who blocks, until when, and what to do; alike devices in one line."""
+    agent.canned_grant = (409, refusal, {})
+    done = gpulease("grant", "--cu", "64")
+    assert done.returncode == 3
+    assert done.stderr == (
+        "  8 × CardInsufficientCore: 32 CUs free, 64 asked\n"
+        "  blocked by lease 1001, 1002\n"
+        "  the earliest of them ends at 2031-05-04T12:00:00Z\n"
+        "  next: wait with --wait, or ask for less\n"
+        "gpulease: NodeInsufficientDevice: 0 devices fit, 1 is asked for\n"
+    )
+
+
+def test_many_different_reasons(agent: Any, gpulease: Any, refusal: Any) -> None:
+    """Sixty-three devices with as many reasons are told in one line per code."""
+    refusal["devices"] = [
+        {"device": f"d/{n}", "code": "CardInsufficientCore", "why": f"{n} CUs free"} for n in range(63)
+    ]
+    agent.canned_grant = (409, refusal, {})
+    assert "  63 × CardInsufficientCore: 0 CUs free (the first)\n" in gpulease("grant").stderr
+
+
+def test_escaped_refusal(agent: Any, gpulease: Any, refusal: Any) -> None:
+    """Text of others in a refusal cannot command the terminal or forge a line."""
+    refusal["detail"] = "x\ngpulease: Fine: \x1b[2J"
+    agent.canned_grant = (409, refusal, {})
+    assert gpulease("grant").stderr.splitlines()[-1].endswith(": x gpulease: Fine: \\x1b[2J")
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "last"),
+    [
+        ((403, {"code": "NotAllowed", "detail": "not yours"}, {}), 4, "NotAllowed: not yours"),
+        ((410, {"code": "StaleLease", "detail": "it ended"}, {}), 3, "StaleLease: it ended"),
+        ((404, {"code": "UnknownThing", "detail": "no lease 1"}, {}), 2, "UnknownThing: no lease 1"),
+        ((422, {"code": "InvalidField", "field": "a.b", "detail": "no"}, {}), 2, "InvalidField: a.b: no"),
+        ((503, {"code": "NodeUnhealthy", "detail": "sick"}, {}), 5, "NodeUnhealthy: sick"),
+        ((500, b"<html>", {}), 5, "NodeUnhealthy: HTTP status 500"),
+    ],
+)
+def test_exit_codes(agent: Any, gpulease: Any, reply: Any, code: int, last: str) -> None:
+    """Each kind of no has its exit code, and a last line for scripts."""
+    agent.canned = [reply]
+    done = gpulease("show", "1")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, f"gpulease: {last}")
+
+
+def test_agent_away(gpulease: Any) -> None:
+    """An agent that is not there is 5, from the option's socket as from the variable's."""
+    assert gpulease("status", "--timeout", "1", env={"GPULEASE_SOCKET": "/nope"}).returncode == 5
+    done = gpulease("--socket", "/nada", "--timeout", "1", "status")
+    assert "gpulease: AgentUnreachable: /nada" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], "COMMAND"),
+        (["nonsense"], "nonsense"),
+        (["grant", "--vram", "x"], "--vram"),
+        (["grant", "--vram", "0%"], "--vram"),
+        (["grant", "--vram", "16"], "--vram"),
+        (["grant", "--cu", "0"], "--cu"),
+        (["grant", "--cu", "lots"], "'shared'"),
+        (["grant", "--gpus", "-1"], "--gpus"),
+        (["grant", "--gpus", "0"], "--gpus"),
+        (["grant", "--queues", "x"], "--queues"),
+        (["grant", "--shape", "round"], "exact"),
+        (["grant", "--placement", "x"], "binpack"),
+        (["grant", "--priority", "x"], "high"),
+        (["grant", "--require", "memory=strong"], "kernel|supervised"),
+        (["grant", "--require", "speed=high"], "memory=kernel"),
+        (["grant", "--ttl", "soon"], "1h30m"),
+        (["grant", "--wait", "0"], "--wait"),
+        (["grant", "--vra", "1G"], "--vra"),
+        (["grant", "--exclusive", "--placement", "spread"], "contradict"),
+        (["status", "--state", "x"], "--state"),
+        (["status", "--since", "x"], "--since"),
+        (["status", "--user", "no-such-user"], "--user"),
+        (["show", "nonsense"], "slurm:JOB"),
+        (["show"], "ID"),
+        (["show", "1", "--", "x"], "--"),
+    ],
+)
+def test_usage(gpulease: Any, words: list[str], named: str) -> None:
+    """A word that can never be right is 2, and the message names it and what would do."""
+    done = gpulease(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert named in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("gpulease: Usage: ")
+
+
+def test_help(gpulease: Any) -> None:
+    """Help tells every command and the exit codes, whatever the locale."""
+    done = gpulease("--help", env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "125 for any failure before it started" in done.stdout
+    assert gpulease("grant", "--help", env={"PYTHONIOENCODING": "ascii"}).returncode == 0
+
+
+def test_reader_that_has_enough(agent: Any, gpulease: Any) -> None:
+    """A closed pipe on stdout is no error of ours."""
+    agent.devices = agent.devices * 3000
+    process = gpulease.start("devices")
+    process.stdout.readline()
+    process.stdout.close()
+    assert (process.wait(), process.stderr.read()) == (0, "")
+
+
+def test_bare_environment(agent: Any) -> None:
+    """The command needs nothing of its environment."""
+    run = f"import sys; sys.path.insert(0, {str(CLIENT)!r}); from gpulease.cli import main; sys.exit(main())"
+    words = ["env", "-i", sys.executable, "-I", "-S", "-c", run, "--socket", agent.path, "devices"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "gfx942" in done.stdout
+
+
+def test_standard_library_only() -> None:
+    """Every module of the client imports nothing but the standard library, and none that is slow to load."""
+    names = sorted(
+        f"gpulease.{path.stem}" for path in (CLIENT / "gpulease").glob("*.py") if path.stem != "__main__"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(CLIENT)!r})\n"
+        f"for name in {names!r}: __import__(name)\n"
+        "print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))\n"
+        "print(*{'http', 'email', 'ssl', 'asyncio', 'subprocess', 'uuid'} & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    foreign, slow = done.stdout.splitlines()
+    assert set(foreign.split()) <= {"gpulease", "__main__", "sitecustomize"}
+    assert slow == ""
