@@ -118,6 +118,11 @@ class CgroupTree:
         with contextlib.suppress(FileNotFoundError), self.open(ref) as cgroup:
             cgroup.remove()
 
+    def leave(self) -> None:
+        """Remove the instance's own directory, if no lease's cgroup is left in it."""
+        with contextlib.suppress(OSError):
+            (self.mount / self.instance[1:]).rmdir()
+
     def existing(self) -> Mapping[int, CgroupRef]:
         """The leases' cgroups directly in the instance's subtree, by lease id.
 

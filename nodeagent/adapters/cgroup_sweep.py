@@ -50,11 +50,11 @@ def _kill_round(directory: int) -> bool:
         pids = _pids(at)
         found = found or bool(pids)
         for first in range(0, len(pids), _BATCH):
-            _kill_members(at, pids[first : first + _BATCH])
+            kill_members(at, pids[first : first + _BATCH])
     return found
 
 
-def _kill_members(directory: int, pids: list[int]) -> None:
+def kill_members(directory: int, pids: list[int]) -> None:
     """Signal those of *pids* that are members while their pidfd is held.
 
     Listed again after the pidfd was opened: a pid that went to a stranger in between is then not listed,

@@ -109,7 +109,7 @@ def make_tree() -> Iterator[Callable[..., CgroupTree]]:
     made: list[CgroupTree] = []
 
     def make(**options: bool) -> CgroupTree:
-        made.append(CgroupTree(mount, f"gpulease_{secrets.token_hex(6)}.slice", **options))
+        made.append(CgroupTree(mount, f"gpulease_test{secrets.token_hex(6)}.slice", **options))
         assert made[-1].writable() is None
         return made[-1]
 

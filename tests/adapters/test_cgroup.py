@@ -10,6 +10,7 @@ import pytest
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, nest_below
 from nodeagent.adapters.cgroup_directory import open_beneath
+from nodeagent.adapters.cgroup_sweep import kill_members
 from nodeagent.domain.errors import OutsideFault
 
 cgroup2 = pytest.mark.cgroup2
@@ -104,7 +105,7 @@ def test_an_open_cgroup_stays_itself_when_its_name_goes_to_another(tree: CgroupT
 def test_a_symbolic_link_is_never_followed(tmp_path: Path, kernel_resolves: bool):
     """threat 16: a link in the place of a component, first or last, is a fault, not a way."""
     (tmp_path / "real" / "inner").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
     for path in ("/link", "/link/inner"):
         with pytest.raises(OutsideFault, match="link"):
             open_beneath(tmp_path, path, kernel_resolves=kernel_resolves)
@@ -189,6 +190,15 @@ def test_the_sweep_leaves_outsiders_alone(make_tree, children):
         cgroup.move(member)
         cgroup.kill()
         assert cgroup.wait_unpopulated(20)
+    assert os.waitpid(outsider, os.WNOHANG) == (0, 0)
+
+
+@cgroup2
+def test_a_pid_that_left_since_it_was_listed_is_not_signalled(tree: CgroupTree, children):
+    """A listed pid that now is somebody else's, outside the cgroup, is left alone."""
+    outsider, _ = children.connect()
+    with tree.open(tree.create(7)) as cgroup:
+        kill_members(cgroup.fileno(), [outsider])
     assert os.waitpid(outsider, os.WNOHANG) == (0, 0)
 
 
@@ -319,6 +329,18 @@ def test_enabling_what_the_kernel_lacks_is_explained(tree: CgroupTree):
     """A controller that nobody offers is a fault that names the file and the controller."""
     with pytest.raises(OutsideFault, match=r"subtree_control.*\+nonsense"):
         tree.enable("nonsense", tree.create(7).path)
+
+
+@cgroup2
+def test_an_empty_instance_can_leave(tree: CgroupTree):
+    """An agent that ends for good takes its empty directory along, and never one that holds a lease."""
+    ref = tree.create(7)
+    tree.leave()
+    assert tree.find(7) == ref
+    tree.remove(ref)
+    tree.leave()
+    tree.leave()
+    assert tree.resolve(tree.instance) is None
 
 
 @cgroup2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import struct
 import subprocess
 from pathlib import Path
 
@@ -68,6 +69,20 @@ def test_a_peer_that_is_gone_is_not_alive(children, look):
         assert peer.pid == pid
         assert not peer.alive()
         assert not administrator(peer, admin_gid=None)
+
+
+@pytest.mark.root
+def test_without_the_option_another_users_pid_is_not_taken_for_the_peer(children):
+    """Before Linux 6.5 a pid that went to another uid gives no pidfd."""
+    pid, _ = children.connect(uid=USER)
+
+    class Connection:
+        def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
+            return struct.pack("iII", pid, USER + 1, USER) if option == socket.SO_PEERCRED else b""
+
+    peer = peer_of(Connection(), kernel_gives_pidfd=False)
+    assert peer.pidfd is None
+    assert not peer.alive()
 
 
 def test_no_descriptor_is_left_behind(children, look):
