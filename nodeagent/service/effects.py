@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.transaction import Transaction
 
 Arguments = Mapping[str, Any]
 Evidence = Mapping[str, Any]
@@ -47,8 +48,29 @@ class Planned:
     arguments: Arguments
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one entry, for the journal to record."""
+
+    record: EffectRecord
+    state: EffectState
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """How far a walk back came; without *pending* it is the proof that nothing is left."""
+
+    done: tuple[Done, ...]
+    pending: Pending | None
+
+
 class Journal:
-    """Walks a lease's journal: forwards to apply, backwards to undo."""
+    """Walks a lease's journal: forwards to apply, backwards to undo.
+
+    The walk itself writes nothing: its outcome is recorded with the change of state that it allows, in one
+    transaction. A crash in between repeats the walk, which every effect bears.
+    """
 
     def __init__(
         self, ledger: Ledger, effects: Mapping[str, Effect], *, pause: Callable[[float], None] = time.sleep
@@ -57,31 +79,31 @@ class Journal:
         self._effects = effects
         self._pause = pause
 
-    def apply(self, lease_id: int) -> tuple[EffectRecord, ...]:
-        """Apply and verify every planned effect in order; the first fault stops the walk and is raised."""
-        for record in self._ledger.effects(lease_id):
-            if record.state is EffectState.PLANNED:
-                effect = self._effects[record.kind]
-                evidence = dict(effect.apply(record.arguments))
-                self._mark(record, EffectState.APPLIED, evidence)
-                evidence |= effect.verify(record.arguments, evidence)
-                self._mark(record, EffectState.VERIFIED, evidence)
-        return self._ledger.effects(lease_id)
+    def apply(self, lease_id: int) -> tuple[Done, ...]:
+        """Apply and verify every effect in order; the first fault ends the walk and is raised."""
+        return tuple(self._apply_one(record) for record in self._ledger.effects(lease_id))
 
-    def undo(self, lease_id: int, seconds: float) -> Pending | None:
-        """Undo every effect, newest first; None is the proof that nothing is left.
+    def undo(self, lease_id: int, seconds: float) -> Undoing:
+        """Undo every effect, newest first.
 
-        Effects that are not proved gone within *seconds* end the walk: what is under them stays.
+        One that is not proved gone within *seconds* ends the walk: what is under it stays.
         """
         deadline = time.monotonic() + seconds
+        done: list[Done] = []
         for record in reversed(self._ledger.effects(lease_id)):
             if record.state is EffectState.UNDONE:
                 continue
             outcome = self._undo_one(record, deadline)
             if isinstance(outcome, Pending):
-                return outcome
-            self._mark(record, EffectState.UNDONE, {**(record.evidence or {}), **outcome})
-        return None
+                return Undoing(tuple(done), outcome)
+            done.append(Done(record, EffectState.UNDONE, {**(record.evidence or {}), **outcome}))
+        return Undoing(tuple(done), None)
+
+    def _apply_one(self, record: EffectRecord) -> Done:
+        effect = self._effects[record.kind]
+        evidence = dict(effect.apply(record.arguments))
+        evidence |= effect.verify(record.arguments, evidence)
+        return Done(record, EffectState.VERIFIED, evidence)
 
     def _undo_one(self, record: EffectRecord, deadline: float) -> Evidence | Pending:
         effect = self._effects[record.kind]
@@ -91,11 +113,13 @@ class Journal:
                 return outcome
             self._pause(PAUSE_SECONDS)
 
-    def _mark(self, record: EffectRecord, state: EffectState, evidence: Evidence) -> None:
-        with self._ledger.write(release=state is EffectState.UNDONE) as tx:
-            tx.mark_effect(record.id, state, evidence)
+
+def record(tx: Transaction, done: Sequence[Done]) -> None:
+    """Write what a walk did into the journal."""
+    for one in done:
+        tx.mark_effect(one.record.id, one.state, one.evidence)
 
 
-def evidence_of(records: Sequence[EffectRecord], kind: str) -> Evidence | None:
+def evidence_of(done: Sequence[Done], kind: str) -> Evidence | None:
     """What the effect of *kind* proved, or None where the lease has none."""
-    return next((record.evidence or {} for record in records if record.kind == kind), None)
+    return next((one.evidence for one in done if one.record.kind == kind), None)

@@ -15,11 +15,12 @@ from nodeagent.domain.placement import place
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.cgroup_effects import CGROUP
 from nodeagent.service.changes import Changes
-from nodeagent.service.effects import Journal, evidence_of
+from nodeagent.service.effects import Journal, evidence_of, record
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller, Granted, Order, Queued
 from nodeagent.service.plan import Planner
@@ -89,7 +90,7 @@ class Granter:
             with parts.locks.of(lease_id):
                 lease = self._lease(lease_id)
                 if lease.state is LeaseState.PREPARING:
-                    self._activate(lease)
+                    lease = self._activate(lease)
         except (OutsideFault, AgentError, OSError) as fault:
             if isinstance(fault, LedgerUnavailable):
                 raise
@@ -99,7 +100,7 @@ class Granter:
                 raise
             raise OutsideFault(getattr(fault, "filename", None) or "this node", str(fault)) from fault
         parts.changes.announce()
-        return self._lease(lease_id)
+        return lease
 
     def try_queued(self, lease: Lease) -> bool:
         """Place a queued lease if it fits now."""
@@ -191,16 +192,17 @@ class Granter:
         for effect in self._parts.planner.limits(tx.effects(lease_id), placed, inventory):
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
 
-    def _activate(self, lease: Lease) -> None:
+    def _activate(self, lease: Lease) -> Lease:
         parts = self._parts
-        records = parts.journal.apply(lease.id)
+        done = parts.journal.apply(lease.id)
         inventory = parts.survey.inventory()
         placed = [held.placed for held in lease.slices]
-        cgroup = evidence_of(records, CGROUP)
+        cgroup = evidence_of(done, CGROUP)
         anchor = parts.anchors.started(lease.anchor)
         if cgroup and anchor.kind is AnchorKind.CGROUP and anchor.cgroup is None:
             anchor = replace(anchor, cgroup=str(cgroup["path"]), inode=int(cgroup["inode"]))
         with parts.ledger.write() as tx:
+            record(tx, done)
             tx.activate(
                 lease.id,
                 guarantee=guarantee_of(placed, inventory),
@@ -208,22 +210,22 @@ class Granter:
                 cgroup=str(cgroup["path"]) if cgroup else None,
                 anchor=anchor,
             )
+            return tx.lease(lease.id) or lease
 
     def _repeated(self, caller: Caller, order: Order) -> Outcome | None:
         if order.request_id is None:
             return None
-        with self._parts.ledger.write() as tx:
-            return self._remembered(tx, caller, order)
+        return self._remembered(self._parts.ledger, caller, order)
 
-    def _remembered(self, tx: Transaction, caller: Caller, order: Order) -> Outcome | None:
+    def _remembered(self, ledger: Queries, caller: Caller, order: Order) -> Outcome | None:
         if order.request_id is None:
             return None
-        first = tx.remembered(caller.uid, order.request_id)
+        first = ledger.remembered(caller.uid, order.request_id)
         if first is None:
             return None
         if first.digest != order.digest:
             raise KeyReused(f"request_id {order.request_id} was used before with another body")
-        lease = tx.lease(first.lease)
+        lease = ledger.lease(first.lease)
         if lease is None:
             return None
         return (Queued if lease.state is LeaseState.QUEUED else Granted)(lease, fresh=False)

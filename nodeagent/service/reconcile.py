@@ -6,6 +6,7 @@ Every event only wakes this; it reads the real state, so a lost event costs at m
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,7 +38,8 @@ KEEP_EVENT_BYTES = 64 << 20
 class Periods:
     """Seconds."""
 
-    look: float = 1.0  # between two looks when nothing wakes the reconciler
+    look: float = 1.0  # between two looks at the whole node, and at the leases when nothing wakes it
+    pause: float = 0.05  # least time between two looks at the leases, so that a storm of changes costs little
     quarantine: float = 60.0  # between two proofs of a quarantined slice
     prune: float = 3600.0
 
@@ -72,8 +74,7 @@ class Reconciler:
         self._stop = False
         self._thread: threading.Thread | None = None
         self._vigil = Vigil(self.wake, tree)
-        self._proved_ns = 0
-        self._pruned_ns = 0
+        self._last_ns: dict[str, int] = {}
         self._strangers: tuple[str, ...] = ()
 
     def wake(self) -> None:
@@ -103,6 +104,14 @@ class Reconciler:
             except (AgentError, OSError) as fault:
                 log.error("a reconcile step failed", step=step.__name__.strip("_"), why=str(fault))
 
+    def _due(self, step: str, seconds: float) -> bool:
+        """Whether *step* has not run for *seconds*; if so, it counts as run now."""
+        now = self._clock.boot_ns()
+        if step in self._last_ns and now - self._last_ns[step] < seconds * SECOND_NS:
+            return False
+        self._last_ns[step] = now
+        return True
+
     def _run(self) -> None:
         while not self._stop:
             self._wake.wait(self._periods.look)
@@ -110,8 +119,12 @@ class Reconciler:
             if not self._stop:
                 self.run_once()
                 self._beat()
+                time.sleep(self._periods.pause)
 
     def _look_around(self) -> None:
+        """What no change of the ledger announces, so often enough by the clock: topology, strangers, drains."""
+        if not self._due("look", self._periods.look):
+            return
         if self._survey.rescan_if_changed():
             self._changes.announce()
         self._strangers = self._find_strangers()
@@ -174,25 +187,21 @@ class Reconciler:
             self._granter.try_queued(lease)
 
     def _quarantine(self) -> None:
-        now = self._clock.boot_ns()
-        if now - self._proved_ns < self._periods.quarantine * SECOND_NS:
+        if not self._due("quarantine", self._periods.quarantine):
             return
-        self._proved_ns = now
         for lease_id in {h.lease for h in self._ledger.held() if h.state is SliceState.QUARANTINED}:
             self._releaser.retry(lease_id)
 
     def _prune(self) -> None:
-        now = self._clock.boot_ns()
-        if self._pruned_ns and now - self._pruned_ns < self._periods.prune * SECOND_NS:
+        if not self._due("prune", self._periods.prune):
             return
-        self._pruned_ns = now
         with self._ledger.write() as tx:
             tx.prune(
                 leases_before=self._clock.wall() - KEEP_SECONDS,
                 max_events=KEEP_EVENTS,
                 max_event_bytes=KEEP_EVENT_BYTES,
             )
-            tx.forget_requests(now - REMEMBER_NS)
+            tx.forget_requests(self._clock.boot_ns() - REMEMBER_NS)
 
 
 def lost_device(lease: Lease, inventory: Inventory) -> str | None:

@@ -12,7 +12,7 @@ from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import ENDED, Lease, LeaseState, SliceState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
-from nodeagent.service.effects import Journal
+from nodeagent.service.effects import Journal, record
 from nodeagent.service.locks import LeaseLocks
 
 log = structlog.get_logger()
@@ -101,8 +101,10 @@ class Releaser:
         lease = self._ledger.lease(lease_id)
         if lease is None or lease.state is not LeaseState.RELEASING:
             return
-        pending = self._journal.undo(lease_id, self._timeout)
+        walk = self._journal.undo(lease_id, self._timeout)
+        pending = walk.pending
         with self._ledger.write(release=True) as tx:
+            record(tx, walk.done)
             if pending is None:
                 tx.move_slices(lease_id, SliceState.FREE)
                 tx.move_lease(lease_id, LeaseState.RELEASED)
@@ -117,8 +119,10 @@ class Releaser:
         lease = self._ledger.lease(lease_id)
         if lease is None or not quarantined(lease):
             return
-        if self._journal.undo(lease_id, RETRY_SECONDS) is None:
+        walk = self._journal.undo(lease_id, RETRY_SECONDS)
+        if walk.pending is None:
             with self._ledger.write(release=True) as tx:
+                record(tx, walk.done)
                 tx.move_slices(lease_id, SliceState.FREE)
                 tx.event("cleared", uid=None, lease=lease_id, reason="proved clean")
 
