@@ -23,10 +23,9 @@ def left_out(report: Path) -> Counter[tuple[str, str]]:
 
 def main() -> None:
     skips = left_out(Path(sys.argv[1]))
-    if not skips:
-        print("left out: nothing")
     for (part, reason), count in sorted(skips.items()):
         print(f"left out: {count} in {part}: {reason}")
+    print("left out: hardware: no test uses a GPU yet; nodes are made from machine files, and no kernel ran")
 
 
 if __name__ == "__main__":

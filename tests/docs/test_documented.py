@@ -174,6 +174,14 @@ def test_every_code_of_the_client_is_documented(page: Read, same: Same) -> None:
         assert int(rest.split("|")[0]) == own[code], code
 
 
+def test_the_library_is_documented(page: Read, same: Same) -> None:
+    """docs/client.md has a row for each method of the client, and for each error."""
+    gpulease = importlib.import_module("gpulease")
+    methods = {name for name in vars(gpulease.Client) if not name.startswith("_")}
+    errors = {error.__name__ for error in tree(gpulease.GpuleaseError)} & set(gpulease.__all__)
+    same("docs/client.md", methods | errors, page("client.md").rows("Python library"))
+
+
 def tree(kind: type[Any]) -> Iterator[type[Any]]:
     yield kind
     for child in kind.__subclasses__():
