@@ -9,12 +9,14 @@ from nodeagent.ledger.tables import metadata
 
 
 def run(connection: Connection) -> None:
-    # Copying a table (batch mode) drops the old one, which foreign keys would forbid; inside a
-    # transaction this pragma does nothing, so it goes to the driver's connection before one begins.
+    # Batch mode copies a table, drops the old one, which foreign keys would forbid, and renames the copy,
+    # which triggers of other tables that name it would. Inside a transaction the pragmas do nothing, so
+    # they go to the driver's connection before one begins.
     driver = connection.connection.driver_connection
     if driver is None:
         raise RuntimeError("the connection is closed")
     driver.execute("PRAGMA foreign_keys=OFF")
+    driver.execute("PRAGMA legacy_alter_table=ON")
     context.configure(
         connection=connection, target_metadata=metadata, render_as_batch=True, transaction_per_migration=False
     )

@@ -30,9 +30,9 @@ BEGIN SELECT RAISE(ABORT, 'a lease keeps its id'); END""",
 BEGIN SELECT RAISE(ABORT, 'illegal move: a lease begins queued or preparing'); END""",
     """CREATE TRIGGER leases_move BEFORE UPDATE OF state ON leases WHEN NOT ((OLD.state = 'active' AND NEW.state IN ('lost', 'releasing')) OR (OLD.state = 'lost' AND NEW.state IN ('releasing')) OR (OLD.state = 'preparing' AND NEW.state IN ('active', 'releasing')) OR (OLD.state = 'queued' AND NEW.state IN ('cancelled', 'preparing')) OR (OLD.state = 'releasing' AND NEW.state IN ('failed', 'released')))
 BEGIN SELECT RAISE(ABORT, 'illegal move of a lease'); END""",
-    """CREATE TRIGGER leases_active_hold BEFORE UPDATE OF state ON leases WHEN NEW.state = 'active' AND (NOT EXISTS (SELECT 1 FROM slices WHERE lease = NEW.id) OR EXISTS (SELECT 1 FROM slices AS s WHERE s.lease = NEW.id AND s.cu_count <> (
-    SELECT count(*) FROM held_cus AS h WHERE h.device = s.device AND h.epoch = s.epoch
-    AND h.slice IS CASE s.shared WHEN 1 THEN NULL ELSE s.id END)))
+    """CREATE TRIGGER leases_active_hold BEFORE UPDATE OF state ON leases WHEN NEW.state = 'active' AND (NOT EXISTS (SELECT 1 FROM slices WHERE lease = NEW.id) OR EXISTS (SELECT 1 FROM slices AS s WHERE s.lease = NEW.id AND (s.state <> 'held'
+    OR s.cu_count <> (SELECT count(*) FROM held_cus AS h WHERE h.device = s.device AND h.epoch = s.epoch
+    AND h.slice IS CASE s.shared WHEN 1 THEN NULL ELSE s.id END))))
 BEGIN SELECT RAISE(ABORT, 'illegal move: an active lease holds every CU of its slices'); END""",
     """CREATE TRIGGER leases_end_clean BEFORE UPDATE OF state ON leases WHEN NEW.ended_ns IS NOT NULL AND EXISTS (SELECT 1 FROM slices WHERE lease = NEW.id AND state IN ('held', 'cleaning'))
 BEGIN SELECT RAISE(ABORT, 'illegal move: an ended lease holds no slice'); END""",
@@ -198,7 +198,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_leases_live",
         "leases",
-        ["uid", "state"],
+        ["uid", "ended_ns"],
         unique=False,
         sqlite_where=sa.text("leases.ended_ns IS NULL"),
     )
@@ -305,7 +305,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("lease", "ordinal", name=op.f("uq_slices_lease_ordinal")),
         sqlite_strict=True,
     )
-    op.create_index("ix_slices_device", "slices", ["device", "epoch", "lease"], unique=False)
+    op.create_index("ix_slices_device", "slices", ["device", "lease"], unique=False)
     op.create_index(
         "ix_slices_live_device",
         "slices",
@@ -320,7 +320,6 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("slices.state <> 'free'"),
     )
-    op.create_index("ix_slices_pool", "slices", ["pool"], unique=False)
     op.create_table(
         "held_cus",
         sa.Column("device", sa.Text(), nullable=False),

@@ -126,8 +126,12 @@ class Ledger(Queries):
         reader = self._reader
         if reader is None:
             raise LedgerUnavailable("the ledger is not open")
-        with translated(), reader.connect() as connection:
-            yield connection
+        try:
+            with translated(), reader.connect() as connection:
+                yield connection
+        except Damaged as error:
+            self._trouble = str(error)
+            raise
 
     def _ready(self, release: bool) -> Engine:
         if self._writer is None or self._trouble is not None:

@@ -100,7 +100,8 @@ def _create(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        return
+        if not path.is_file():
+            raise LedgerUnavailable(f"{path}: is no regular file: move it away") from None
 
 
 def _new_name(path: Path, origin: str) -> Path:

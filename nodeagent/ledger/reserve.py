@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from nodeagent.domain.errors import LedgerUnavailable
@@ -46,7 +47,8 @@ class Reserve:
             self.spend()
 
     def spend(self) -> None:
-        self._file.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only file system: the write that follows will say so
+            self._file.unlink(missing_ok=True)
 
     def trouble(self) -> str | None:
         """Why `demand` would raise; writes nothing."""

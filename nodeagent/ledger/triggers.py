@@ -38,9 +38,9 @@ _DEVICE = "FROM devices WHERE key = NEW.device AND epoch = NEW.epoch"
 _SHARERS = (
     "FROM slices WHERE device = OLD.device AND epoch = OLD.epoch AND shared = 1 AND slices.state <> 'free'"
 )
-_UNHELD = """EXISTS (SELECT 1 FROM slices AS s WHERE s.lease = NEW.id AND s.cu_count <> (
-    SELECT count(*) FROM held_cus AS h WHERE h.device = s.device AND h.epoch = s.epoch
-    AND h.slice IS CASE s.shared WHEN 1 THEN NULL ELSE s.id END))"""
+_UNHELD = """EXISTS (SELECT 1 FROM slices AS s WHERE s.lease = NEW.id AND (s.state <> 'held'
+    OR s.cu_count <> (SELECT count(*) FROM held_cus AS h WHERE h.device = s.device AND h.epoch = s.epoch
+    AND h.slice IS CASE s.shared WHEN 1 THEN NULL ELSE s.id END)))"""
 
 _LEASE_RULES = (
     _refuse(

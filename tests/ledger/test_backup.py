@@ -1,0 +1,75 @@
+"""A backup is a whole, private copy, and goes nowhere but where it was sent."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import ledger_builders as build
+import pytest
+from ledger_builders import opened, placed
+
+from nodeagent.domain.errors import LedgerUnavailable, OutsideFault
+from nodeagent.ledger.backup import backup
+from nodeagent.ledger.ledger import Ledger
+
+
+def test_a_backup_is_a_ledger(ledger: Ledger, path: Path, tmp_path: Path, clock: build.TurnedClock) -> None:
+    """A backup of a ledger in use holds what was committed, and opens as a ledger."""
+    with ledger.write() as tx:
+        opened(tx, placed())
+    with ledger.write() as tx:
+        opened(tx, placed("4"))
+        backup(path, tmp_path / "copy.db")
+    copy = Ledger(tmp_path / "copy.db", clock)
+    copy.open()
+    assert copy.held() == ledger.held()[:1]
+    copy.close()
+
+
+def test_a_backup_is_private(ledger: Ledger, path: Path, tmp_path: Path) -> None:
+    """A backup is mode 0600 whatever the umask."""
+    umask = os.umask(0)
+    try:
+        backup(path, tmp_path / "copy")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link", "directory"])
+def test_a_backup_overwrites_nothing(ledger: Ledger, path: Path, tmp_path: Path, kind: str) -> None:
+    """An existing target, also a symbolic link to nowhere, is refused and left as it is."""
+    target = tmp_path / "target"
+    victim = tmp_path / "victim"
+    if kind == "file":
+        target.write_text("mine")
+    elif kind == "directory":
+        target.mkdir()
+    else:
+        target.symlink_to(victim)
+        if kind == "link":
+            victim.write_text("")
+    with pytest.raises(OutsideFault, match="exists already"):
+        backup(path, target)
+    assert not victim.exists() or victim.read_text() == ""
+
+
+def test_a_backup_stays_out_of_shared_directories(ledger: Ledger, path: Path, tmp_path: Path) -> None:
+    """Where others could swap the file while it is made, no backup is made."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(OutsideFault, match="others can write"):
+        backup(path, shared / "copy")
+    with pytest.raises(OutsideFault, match="No such file"):
+        backup(path, tmp_path / "nowhere" / "copy")
+
+
+def test_a_failed_backup_leaves_no_file(tmp_path: Path) -> None:
+    """A source that is no database leaves no target behind."""
+    (tmp_path / "garbage").write_bytes(b"x" * 5000)
+    with pytest.raises(LedgerUnavailable):
+        backup(tmp_path / "garbage", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

@@ -1,0 +1,173 @@
+"""The schema of the migrations is the schema of the code, and old databases come along."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import stat
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+
+import ledger_builders as build
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
+
+from nodeagent.domain.errors import LedgerUnavailable
+from nodeagent.ledger import checks
+from nodeagent.ledger.engine import connect
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.migrate import migrate, revision, script
+from nodeagent.ledger.tables import metadata
+from nodeagent.ledger.triggers import TRIGGERS
+
+REVISIONS = [each.revision for each in script().walk_revisions()][::-1]
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def test_the_migrated_tables_are_the_codes(path: Path) -> None:
+    """Alembic finds no difference between the tables of the code and those of the migrations."""
+    path.parent.mkdir()
+    migrate(path)
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+def test_the_migrated_constraints_are_the_codes(path: Path) -> None:
+    """Checks, STRICT and WITHOUT ROWID are the code's too, which Alembic does not compare."""
+    path.parent.mkdir()
+    migrate(path)
+    with closing(connect(path)) as connection:
+        found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    for table in metadata.sorted_tables:
+        made = str(CreateTable(table).compile(dialect=sqlite.dialect()))
+        assert parts(found[table.name]) == parts(made), table.name
+
+
+def parts(statement: str) -> set[str]:
+    """The lines of a CREATE TABLE, in any order."""
+    return {line.strip().rstrip(",").replace('"', "") for line in statement.splitlines() if line.strip()}
+
+
+def test_the_migrated_triggers_are_the_codes(path: Path) -> None:
+    """Every trigger of the code stands in the migrated database word for word, and no other."""
+    path.parent.mkdir()
+    migrate(path)
+    with closing(connect(path)) as connection:
+        found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")}
+    assert found == set(TRIGGERS)
+
+
+def fill(connection: sqlite3.Connection, sample: Path) -> None:
+    """Insert rows as they stood, which the triggers, for the moment, would not have as new ones."""
+    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.executescript(sample.read_text())
+    for _, statement in triggers:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("origin", REVISIONS)
+def test_a_ledger_of_every_revision_comes_along(path: Path, clock: build.TurnedClock, origin: str) -> None:
+    """A database with data of any revision is upgraded, sound, and has its live lease still."""
+    path.parent.mkdir()
+    migrate(path, to=origin)
+    with closing(connect(path)) as connection:
+        fill(connection, SAMPLES / f"{origin}.sql")
+    migrate(path)
+    assert revision(path) == REVISIONS[-1]
+    ledger = Ledger(path, clock)
+    ledger.open()
+    assert ledger.health().reason is None
+    (lease,) = ledger.live()
+    assert lease.id == 1
+    assert ledger.held() == lease.slices != ()
+    assert len(ledger.leases()) == 2
+    ledger.close()
+
+
+def test_a_migration_that_is_not_due_writes_nothing(path: Path) -> None:
+    """At the newest revision migrate() leaves the file as it is and makes no backup."""
+    path.parent.mkdir()
+    assert migrate(path) == tuple(REVISIONS)
+    before = path.read_bytes()
+    assert migrate(path) == ()
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob("*.before-*"))
+
+
+def test_the_database_is_private_from_the_start(path: Path) -> None:
+    """A database that migrate() makes is mode 0600."""
+    path.parent.mkdir()
+    migrate(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a step fails halfway, nothing of it stays, and a later try goes through."""
+    path.parent.mkdir()
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("made to fail")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("alembic.op.execute", fail)
+        with pytest.raises(LedgerUnavailable, match="made to fail"):
+            migrate(path)
+    assert revision(path) is None
+    assert migrate(path) == tuple(REVISIONS)
+
+
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision, branch_labels, depends_on = "9999", "{head}", None, None
+
+def upgrade():
+    triggers = op.get_bind().exec_driver_sql(
+        "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'leases'").scalars().all()
+    with op.batch_alter_table("leases", recreate="always") as table:
+        table.add_column(sa.Column("colour", sa.Text()))
+    for trigger in triggers:
+        op.execute(trigger)
+"""
+
+
+def test_a_step_that_copies_a_table_keeps_what_hangs_on_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before an upgrade a private backup is made; a copied table keeps rows, children, rules and STRICT."""
+    path.parent.mkdir()
+    migrate(path)
+    with closing(connect(path)) as connection:
+        fill(connection, SAMPLES / "0001.sql")
+    later = tmp_path / "migrations"
+    shutil.copytree(str(files("nodeagent.migrations")), later)
+    (later / "versions" / "9999_later.py").write_text(NEXT.format(head=REVISIONS[-1]))
+    monkeypatch.setattr("nodeagent.ledger.migrate.files", lambda _: later)
+    assert migrate(path) == ("9999",)
+    (copy,) = path.parent.glob("*.before-upgrade-*")
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert (revision(copy), revision(path)) == (REVISIONS[-1], "9999")
+    with closing(connect(path)) as connection:
+        assert checks.problems(connection) == ()
+        assert connection.execute("SELECT count(*), count(colour) FROM leases").fetchone() == (2, 0)
+        assert connection.execute("SELECT count(*) FROM held_cus").fetchone() == (4,)
+        found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")}
+        assert found == set(TRIGGERS)
+        assert all(strict for *_, strict in connection.execute("PRAGMA table_list(leases)"))
+
+
+def test_a_migrated_ledger_is_sound(path: Path) -> None:
+    """A fresh database passes its own checks."""
+    path.parent.mkdir()
+    migrate(path)
+    with closing(connect(path)) as connection:
+        assert checks.problems(connection) == ()
