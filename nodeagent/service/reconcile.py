@@ -122,7 +122,7 @@ class Reconciler:
                 time.sleep(self._periods.pause)
 
     def _look_around(self) -> None:
-        """What no change of the ledger announces, so often enough by the clock: topology, strangers, drains."""
+        """What no change of the ledger announces: topology, strangers, the ends of drains."""
         if not self._due("look", self._periods.look):
             return
         if self._survey.rescan_if_changed():

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class RunningNode:
     socket: Path
     state_dir: Path | None
     client: Path  # a copy of the client that every user can read
+    machine: str = MACHINE
     process: subprocess.Popen[bytes] | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -53,7 +54,7 @@ class RunningNode:
         assert self.state_dir is not None
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "nodeagent.cli.main", "serve", "--simulate", MACHINE),
+                *(sys.executable, "-m", "nodeagent.cli.main", "serve", "--simulate", self.machine),
                 *("--socket", str(self.socket), "--state-dir", str(self.state_dir)),
             ],
             stderr=(self.state_dir.parent / "agent.log").open("ab"),
@@ -168,15 +169,15 @@ def as_user(user: int | None) -> dict[str, Any]:
     return {} if user is None else {"user": user, "group": user, "extra_groups": []}
 
 
-@pytest.fixture(scope="module")
-def agent() -> Iterator[RunningNode]:
+@contextlib.contextmanager
+def running_node(machine: str, given: str | None = None) -> Iterator[RunningNode]:
+    """An agent on *machine*, or the one behind the socket *given*."""
     # Short, because a unix socket's path is; and open to the second users of the tests.
     directory = Path(tempfile.mkdtemp(prefix="nodeagent-"))
     directory.chmod(0o755)
     shutil.copytree(Path(gpulease.__file__).parent, directory / "client" / "gpulease")
-    given = os.environ.get("NODEAGENT_SOCKET")
     state = None if given else directory / "state"
-    running = RunningNode(Path(given or directory / "api.sock"), state, directory / "client")
+    running = RunningNode(Path(given or directory / "api.sock"), state, directory / "client", machine)
     try:
         if state is not None:
             state.mkdir(mode=0o700)
@@ -185,6 +186,20 @@ def agent() -> Iterator[RunningNode]:
     finally:
         running.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[RunningNode]:
+    """The agent that a module's tests share."""
+    with running_node(MACHINE, os.environ.get("NODEAGENT_SOCKET")) as running:
+        yield running
+
+
+@pytest.fixture
+def start_agent() -> Iterator[Callable[[str], RunningNode]]:
+    """Starts agents of the test's own, by the name of a machine file."""
+    with contextlib.ExitStack() as stack:
+        yield lambda machine: stack.enter_context(running_node(machine))
 
 
 @pytest.fixture
