@@ -64,6 +64,12 @@ Filters = Annotated[tuple[Filter, ...], Field(max_length=64), AfterValidator(dro
 TypeFilters = Annotated[tuple[TypeFilter, ...], Field(max_length=64), AfterValidator(drop_empty)]
 
 
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
 def tidy(schema: dict[str, Any]) -> None:
     """Say what is meant: a field that may be left out is not nullable, and titles only repeat names."""
     schema.pop("title", None)
@@ -75,6 +81,8 @@ def tidy(schema: dict[str, Any]) -> None:
             field.pop("anyOf")
             field.pop("default")
             schema["properties"][name] = {**field, **(rest[0] if len(rest) == 1 else {"anyOf": rest})}
+        elif "default" in field:
+            field["default"] = _without_nulls(field["default"])
 
 
 class Body(BaseModel):

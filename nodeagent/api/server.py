@@ -114,7 +114,7 @@ def _stop_in(worker: Any, hooks: Hooks) -> None:
 def _configuration(settings: ServerSettings, hooks: Hooks) -> dict[str, Any]:
     return {
         "bind": f"unix:{settings.socket}",
-        "umask": 0,  # every local user may ask; who they are is the peer's credentials
+        "umask": 0o111,  # every local user may ask; who they are is the peer's credentials
         "worker_class": FairWorker,
         "workers": 1,  # one reconciler, one ledger writer
         "threads": settings.threads,

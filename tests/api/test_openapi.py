@@ -32,6 +32,16 @@ def test_the_document_is_openapi_3_1(app, user):
         jsonschema_rs.meta.validate(schema)
 
 
+def test_defaults_obey_their_own_schemas(user):
+    """What a field is when it is left out could have been sent."""
+    document = user.get("/openapi.json").json
+    for name, schema in document["components"]["schemas"].items():
+        for field, described in schema.get("properties", {}).items():
+            if "default" in described:
+                whole = {**described, "components": document["components"]}
+                assert jsonschema_rs.is_valid(whole, described["default"]), f"{name}.{field}"
+
+
 def test_operation_ids_are_unique(user):
     """Generated clients name their methods by them."""
     document = user.get("/openapi.json").json
