@@ -113,13 +113,13 @@ class Queries(ABC):
     def events(
         self, after: int = 0, limit: int = 100, lease: int | None = None, uid: int | None = None
     ) -> tuple[Event, ...]:
-        """Those after the one numbered *after*; of one *uid*: what it did, and what befell its leases."""
+        """Events of ids above *after*, oldest first; *uid*: its own acts, and all that befell its leases."""
         wanted = select(events).where(events.c.id > after).order_by(events.c.id).limit(_bounded(limit))
         if lease is not None:
             wanted = wanted.where(events.c.lease == lease)
         if uid is not None:
-            own = select(leases.c.id).where(leases.c.uid == uid)
-            wanted = wanted.where(or_(events.c.uid == uid, events.c.lease.in_(own)))
+            theirs = exists().where(leases.c.id == events.c.lease, leases.c.uid == uid)
+            wanted = wanted.where(or_(events.c.uid == uid, theirs))
         return tuple(rows.event_of(row) for row in self._all(wanted))
 
     def drains(self) -> tuple[Drain, ...]:

@@ -246,6 +246,17 @@ def test_events_are_a_cursor(ledger: Ledger, clock: build.TurnedClock) -> None:
     assert (event.boot_id, event.boot_ns, event.at) == (clock.boot_id, clock.now_ns, clock.now)
 
 
+def test_a_uid_sees_its_own_events(ledger: Ledger) -> None:
+    """events(uid=…) has what that uid did and what befell its leases, and nothing of others."""
+    with ledger.write() as tx:
+        mine = opened(tx, placed("0"), uid=7)
+        other = opened(tx, placed("1"), uid=8)
+        wanted = [tx.event("refused", uid=7), tx.event("reaped", uid=None, lease=mine)]
+        tx.event("granted", uid=8, lease=other)
+        tx.event("started", uid=None)
+    assert [each.id for each in ledger.events(uid=7)] == wanted
+
+
 def test_an_event_is_bounded(ledger: Ledger) -> None:
     """Overlong texts are cut, data too large is left out and says so, and odd bytes do no harm."""
     with ledger.write() as tx:
