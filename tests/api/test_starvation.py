@@ -81,7 +81,7 @@ def test_root_and_others_are_answered_while_a_user_attacks(serve, agent, sent):
 @pytest.mark.root
 @pytest.mark.parametrize("name", ["one byte", "half a body", "long waits", "answers unread"])
 def test_root_and_others_are_answered_while_many_uids_attack(serve, agent, name):
-    """A user with twelve subordinate uids has twelve users' connections, and still holds no thread for long."""
+    """Twelve subordinate uids have twelve users' connections, and still hold no thread by being slow."""
     for _ in range(500):
         agent.add(ATTACKER)
     agent.on_wait = _sleep
@@ -101,12 +101,11 @@ def test_root_is_answered_among_two_thousand_connections(serve):
 
 @pytest.mark.root
 def test_a_users_fifth_connection_is_told_why(serve):
-    """Over its share a uid gets a 429 with Retry-After, and its next connection after one is closed is served."""
+    """Over its share a uid gets a 429 that it can act on."""
     server = serve(limits=Limits(life=600))
     with attack(server.path, [ATTACKER], b"G", 4):
         status, problem = server.get_as(ATTACKER, "/healthz")
         assert (status, problem["code"]) == (429, "TooMany")
-    assert server.get_as(ATTACKER, "/healthz")[0] in (200, 429)
 
 
 @pytest.mark.root
