@@ -37,8 +37,9 @@ format: setup ## let ruff rewrite what it can
 docs: setup ## docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
-bench: setup ## the numbers of docs/performance.md, measured here
-	$(BIN)/python -m pytest tests/bench -m "slow or not slow" -s -p no:randomly --timeout=3600
+bench: setup ## the numbers of docs/performance.md, measured here (minutes)
+	$(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2
+	! $(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2 --mutant
 
 build: setup ## both wheels, in dist/
 	@.ci/build
