@@ -52,6 +52,7 @@ class Ledger(Queries):
         self._writer: Engine | None = None
         self._reader: Engine | None = None
         self._trouble: str | None = "the ledger is not open"
+        self._passing = False  # the trouble may pass without a restart, so writers look again
 
     def open(self, *, floor: int = 0) -> None:
         """Migrate, check and open the database; ids start above *floor*. Call it after the fork.
@@ -62,6 +63,10 @@ class Ledger(Queries):
         self._ids.start(floor)
         self._writer = engine(self._path, begin=self._begin)
         self._reader = engine(self._path, begin="BEGIN", read_only=True)
+        self._start()
+
+    def _start(self) -> None:
+        self._passing = False
         try:
             _prepare(self._path.parent)
             self._reserve.spend_if_needed()
@@ -70,12 +75,14 @@ class Ledger(Queries):
             self.check()
         except (LedgerUnavailable, OSError) as error:
             self._trouble = str(error)
+            self._passing = isinstance(error, DiskFull)
 
     def close(self) -> None:
         for each in (self._reader, self._writer):
             if each is not None:
                 each.dispose()
         self._reader = self._writer = None
+        self._passing = False
         self._trouble = "the ledger is not open"
 
     def health(self) -> LedgerHealth:
@@ -134,6 +141,8 @@ class Ledger(Queries):
             raise
 
     def _ready(self, release: bool) -> Engine:
+        if self._passing:
+            self._start()
         if self._writer is None or self._trouble is not None:
             raise LedgerUnavailable(self._trouble or "the ledger is not open")
         if release:

@@ -116,6 +116,7 @@ def test_damage_met_by_a_write_makes_the_ledger_read_only(ledger: Ledger, path: 
     assert not ledger.health().writable
     with pytest.raises(LedgerUnavailable), ledger.write(release=True):
         pass
+    assert ledger.check() != ()
 
 
 def test_a_newer_ledger_is_left_alone(ledger: Ledger, path: Path) -> None:

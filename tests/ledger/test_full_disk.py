@@ -125,6 +125,22 @@ def test_grants_return_with_the_space(full: tuple[Ledger, Path, list[int]]) -> N
     assert (disk / "reserve").stat().st_size == 8 << 20
 
 
+@pytest.mark.root
+def test_a_first_start_on_a_full_disk_waits_for_space(disk: Path, clock: build.TurnedClock) -> None:
+    """Where not even the schema fits, the ledger says so, and works without a restart once there is room."""
+    hog = fill(disk)
+    ledger = Ledger(disk / "ledger.db", clock)
+    ledger.open()
+    assert not ledger.health().writable
+    with pytest.raises(LedgerUnavailable), ledger.write():
+        pass
+    hog.unlink()
+    with ledger.write() as tx:
+        tx.event("started", uid=None)
+    assert ledger.health().writable
+    ledger.close()
+
+
 def test_space_that_ends_within_a_release_is_given_at_the_next_try(
     path: Path, clock: build.TurnedClock
 ) -> None:
