@@ -52,7 +52,7 @@ class Attacher:
         with self._locks.of(lease_id):
             lease = self._own_active(caller, lease_id)
             anchor = self._enter(caller, lease)
-            with self._ledger.write() as tx:
+            with self._ledger.write(release=True) as tx:
                 if lease.cgroup is None:
                     effect = self._planner.process(anchor.pid or 0, anchor.start_time or 0, strict=True)
                     tx.plan_effect(lease_id, effect.kind, effect.arguments)
@@ -68,7 +68,7 @@ class Attacher:
             lease = self._own_active(caller, lease_id)
             if lease.anchor.kind is not AnchorKind.TTL and ttl_seconds is None:
                 raise NotAllowed(f"lease {lease_id} is anchored by its {lease.anchor.kind}, not by time")
-            with self._ledger.write() as tx:
+            with self._ledger.write(release=True) as tx:
                 tx.set_anchor(lease_id, self._anchors.renewed(lease.anchor, ttl_seconds))
                 tx.event("renewed", uid=caller.uid, lease=lease_id)
         self._changes.announce()

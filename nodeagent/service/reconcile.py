@@ -131,7 +131,7 @@ class Reconciler:
         now = self._clock.boot_ns()
         over = [d for d in self._ledger.drains() if d.until_ns is not None and now >= d.until_ns]
         if over:
-            with self._ledger.write() as tx:
+            with self._ledger.write(release=True) as tx:
                 for drain in over:
                     tx.undrain(drain.device)
                     tx.event("undrained", uid=None, device=drain.device, reason="its time is up")
@@ -195,13 +195,14 @@ class Reconciler:
     def _prune(self) -> None:
         if not self._due("prune", self._periods.prune):
             return
-        with self._ledger.write() as tx:
-            tx.prune(
-                leases_before=self._clock.wall() - KEEP_SECONDS,
-                max_events=KEEP_EVENTS,
-                max_event_bytes=KEEP_EVENT_BYTES,
-            )
-            tx.forget_requests(self._clock.boot_ns() - REMEMBER_NS)
+        before = self._clock.wall() - KEEP_SECONDS
+        pruned = 1
+        while pruned:  # a batch a transaction, so that nobody waits long for the writer
+            with self._ledger.write(release=True) as tx:
+                tx.forget_requests(self._clock.boot_ns() - REMEMBER_NS)
+                pruned = tx.prune(
+                    leases_before=before, max_events=KEEP_EVENTS, max_event_bytes=KEEP_EVENT_BYTES
+                )
 
 
 def lost_device(lease: Lease, inventory: Inventory) -> str | None:

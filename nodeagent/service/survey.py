@@ -45,7 +45,7 @@ class Survey:
             )
             self._found = replace(found, devices=found.devices + gone)
             current = self._found
-        with self._ledger.write() as tx:
+        with self._ledger.write(release=True) as tx:
             tx.register(found.devices, found.pools)
             tx.event("rescanned", uid=None, data={"devices": len(found.devices), "gone": len(gone)})
         log.info("scanned the node", devices=len(found.devices), skipped=len(found.skipped), gone=len(gone))
