@@ -300,7 +300,8 @@ def test_suspend_from_a_terminal(agent: Any, tmp_path: Path, until: Callable[...
     if pid == 0:
         os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], environment)
     try:
-        run = f"{sys.executable} -m gpulease run --vram 1G -- sh -c 'echo $$ $PPID >>{log}; sleep 60'\n"
+        # exec, for a shell that is stopped between vfork and exec of a child never shows as stopped.
+        run = f"{sys.executable} -m gpulease run --vram 1G -- sh -c 'echo $$ $PPID >>{log}; exec sleep 60'\n"
         os.write(terminal, run.encode())
         until(lambda: log.exists() and log.read_text(encoding="ascii"))
         os.write(terminal, b"\x1a")
