@@ -6,15 +6,13 @@ import errno
 import os
 import select
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
-from nodeagent.adapters.processes import pidfd_alive, pidfd_open, start_time_of
+from nodeagent.adapters.processes import pidfd_alive
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.lease import Anchor, AnchorKind
 
 
 class _Look(Enum):
@@ -34,16 +32,14 @@ class Watcher:
     """One thread on one epoll of pidfds and ``cgroup.events`` files; each event calls *wake*.
 
     *wake* is called from that thread, and from the adding itself where that finds an end; it must not block
-    or raise. Start it after the last fork: threads do not survive one. *tree* opens the cgroups of anchors.
+    or raise. Start it after the last fork: threads do not survive one.
     """
 
-    def __init__(self, wake: Callable[[], None], tree: CgroupTree | None = None) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._tree = tree
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, _Watched] = {}
         self._by_descriptor: dict[int, _Watched] = {}
-        self._kept: dict[Hashable, Anchor] = {}
         self._epoll: select.epoll | None = None
         self._interrupt = -1
         self._stopping = False
@@ -68,7 +64,6 @@ class Watcher:
         with self._lock:
             for watched in list(self._by_key.values()):
                 self._forget(watched)
-            self._kept.clear()
             self._epoll.close()
             self._epoll = None
             os.close(self._interrupt)
@@ -98,6 +93,8 @@ class Watcher:
             )
         except OSError as fault:
             raise outside_fault(f"{key}: cgroup.events", fault) from fault
+        # Unread, the file counts as changed and would give an event at once.
+        _look_at_cgroup(descriptor)
         self._add(_Watched(key, descriptor, _look_at_cgroup), select.EPOLLPRI)
 
     def remove(self, key: Hashable) -> None:
@@ -106,52 +103,6 @@ class Watcher:
             watched = self._by_key.get(key)
             if watched is not None:
                 self._forget(watched)
-
-    def keep(self, anchors: Mapping[str, Anchor]) -> None:
-        """Watch exactly these anchors, by key, as far as they give events; those by time give none.
-
-        An anchor that ended wakes once, not at every call: the same one is not taken up again. One that
-        cannot be watched raises OutsideFault after all others were taken up; the next call tries it again.
-        """
-        faults: list[OutsideFault] = []
-        for key in self._kept.keys() - anchors.keys():
-            del self._kept[key]
-            self.remove(key)
-        for key, anchor in anchors.items():
-            if self._kept.get(key) == anchor:
-                continue
-            self.remove(key)
-            try:
-                self._take_up(key, anchor)
-                self._kept[key] = anchor
-            except OutsideFault as fault:
-                faults.append(fault)
-        if faults:
-            raise faults[0]
-
-    def _take_up(self, key: str, anchor: Anchor) -> None:
-        if anchor.kind is AnchorKind.PROCESS and anchor.pid is not None:
-            self._take_up_process(key, anchor.pid, anchor.start_time)
-        elif anchor.kind is AnchorKind.CGROUP and anchor.cgroup is not None and self._tree is not None:
-            try:
-                with self._tree.open(CgroupRef(anchor.cgroup, anchor.inode or 0)) as cgroup:
-                    self.add_cgroup(key, cgroup.fileno())
-            except FileNotFoundError:
-                self._wake()
-
-    def _take_up_process(self, key: str, pid: int, start_time: int | None) -> None:
-        pidfd = pidfd_open(pid)
-        if pidfd is None:
-            self._wake()
-            return
-        try:
-            # Read while the pidfd is held: it then is that process's, or both are a later one's.
-            if start_time_of(pid) == start_time:
-                self.add_process(key, pidfd)
-            else:
-                self._wake()
-        finally:
-            os.close(pidfd)
 
     def _add(self, watched: _Watched, events: int) -> None:
         with self._lock:

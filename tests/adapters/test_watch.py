@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.processes import pidfd_open, start_time_of
+from nodeagent.adapters.processes import pidfd_open
 from nodeagent.adapters.watch import Watcher
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.lease import Anchor, AnchorKind
 
 
 class Wakes:
@@ -177,37 +176,3 @@ def test_stopping_gives_every_descriptor_back(wakes, children):
     with pytest.raises(OutsideFault, match="not running"):
         watcher.add_process("7", pidfd)
     os.close(pidfd)
-
-
-def test_kept_processes_wake_once_each(watcher, wakes, children):
-    """Keeping the same dead anchor again does not wake again; one that is left out is let go."""
-    pid, pidfd = sleeper(children)
-    os.close(pidfd)
-    anchor = Anchor(AnchorKind.PROCESS, pid=pid, start_time=start_time_of(pid))
-    recycled = Anchor(AnchorKind.PROCESS, pid=pid, start_time=1)
-    timed = Anchor(AnchorKind.TTL, ttl_seconds=9)
-    watcher.keep({"7": anchor, "8": timed})
-    watcher.keep({"7": anchor, "8": timed})
-    assert (wakes.count, watcher.watched()) == (0, {"7"})
-    watcher.keep({"7": anchor, "9": recycled})
-    assert wakes.count == 1
-    children.end(pid)
-    assert wakes.reach(2)
-    watcher.keep({"7": anchor, "9": recycled})
-    assert wakes.count == 2
-    watcher.keep({})
-    watcher.keep({"7": anchor})
-    assert wakes.count == 3
-
-
-@pytest.mark.cgroup2
-def test_kept_cgroups_are_found_by_path_and_inode(wakes, tree):
-    """A cgroup anchor is watched as recorded; one that is gone or made anew wakes."""
-    watcher = Watcher(wakes, tree)
-    watcher.start()
-    ref = tree.create(7)
-    watcher.keep({"7": Anchor(AnchorKind.CGROUP, cgroup=ref.path, inode=ref.inode)})
-    assert (wakes.count, watcher.watched()) == (1, {"7"})
-    watcher.keep({"7": Anchor(AnchorKind.CGROUP, cgroup=ref.path, inode=ref.inode + 1)})
-    assert (wakes.count, watcher.watched()) == (2, frozenset())
-    watcher.stop()
