@@ -20,9 +20,9 @@ Body = Callable[[socket.socket], None]
 
 
 def until_closed(connection: socket.socket) -> None:
-    """Live until the test hangs up."""
-    while connection.recv(64):
-        pass
+    """Live until the test hangs up, answering what it says."""
+    while said := connection.recv(64):
+        connection.send(said)
 
 
 @dataclass
@@ -81,6 +81,16 @@ class Children:
                 os._exit(1)
         self.started[pid] = None
         return pid
+
+    def answers(self, pid: int) -> bool:
+        """Whether the child *pid* still runs: one that has a SIGKILL on its way says nothing more."""
+        connection = self.started[pid]
+        assert connection is not None
+        try:
+            connection.send(b"?")
+            return connection.recv(1) == b"?"
+        except OSError:
+            return False
 
     def end(self, pid: int) -> None:
         """Kill and reap the child *pid*."""
