@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import configparser
 import importlib.metadata as installed
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ("setuptools",)
+OLDEST_PYTHON = "3.11.2"  # Debian 12's
 
 
 def closure(wanted: Iterable[str]) -> dict[str, str]:
@@ -24,6 +27,11 @@ def closure(wanted: Iterable[str]) -> dict[str, str]:
         if name in found:
             continue
         found[name] = installed.version(name)
+        needs = installed.metadata(name)["Requires-Python"]
+        if needs and OLDEST_PYTHON not in SpecifierSet(needs):
+            sys.exit(
+                f"{name} {found[name]} needs Python {needs}: install one for {OLDEST_PYTHON}, then lock again"
+            )
         for line in installed.requires(name) or ():
             child = Requirement(line)
             extras = requirement.extras or {""}
