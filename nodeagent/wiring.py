@@ -242,7 +242,7 @@ def _effects(
         effects |= {
             CGROUP: CgroupEffect(tree),
             OCCUPANTS: OccupantsEffect(tree),
-            ADOPTED: AdoptedEffect(tree),
+            ADOPTED: AdoptedEffect(tree, clock),
         }
         if dmem is not None:
             effects[DMEM] = DmemEffect(tree, dmem)

@@ -164,6 +164,7 @@ def upgrade() -> None:
         sa.Column("holder_id", sa.Text(), nullable=False),
         sa.Column("uid", sa.Integer(), nullable=False),
         sa.Column("gid", sa.Integer(), nullable=False),
+        sa.Column("charged_uid", sa.Integer(), nullable=False),
         sa.Column("request", sa.Text(), nullable=False),
         sa.Column("request_id", sa.Text(), nullable=True),
         sa.Column("boot_id", sa.Text(), nullable=False),
@@ -198,7 +199,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_leases_live",
         "leases",
-        ["uid", "ended_ns"],
+        ["charged_uid"],
         unique=False,
         sqlite_where=sa.text("leases.ended_ns IS NULL"),
     )

@@ -29,7 +29,7 @@ from nodeagent.ledger.tables import (
 
 REMEMBERED_NS = 24 * 3600 * 10**9
 MOST = 1000  # rows in one answer
-_ANCHOR = (anchors.c.kind.label("anchor_kind"), anchors.c.deadline_ns)
+_ANCHOR = (anchors.c.kind.label("anchor_kind"), anchors.c.armed, anchors.c.deadline_ns)
 
 
 def _slices() -> Select[Any]:
@@ -42,7 +42,6 @@ def _slices() -> Select[Any]:
 
 def _leases() -> Select[Any]:
     rest = (
-        anchors.c.armed,
         anchors.c.ttl_seconds,
         anchors.c.pid,
         anchors.c.start_time,
@@ -157,9 +156,10 @@ class Queries(ABC):
         )
         return next((Remembered(row.lease, row.digest) for row in self._all(wanted)), None)
 
-    def counts(self, uid: int) -> Counts:
+    def counts(self, charged_uid: int) -> Counts:
+        """How many leases use up the limits of *charged_uid*."""
         queued = func.count().filter(leases.c.state == LeaseState.QUEUED)
-        wanted = select(func.count(), queued).where(NOT_ENDED, leases.c.uid == uid)
+        wanted = select(func.count(), queued).where(NOT_ENDED, leases.c.charged_uid == charged_uid)
         with self._connection() as connection:
             every, waiting = connection.execute(wanted).one()
         return Counts(live=every - waiting, queued=waiting)

@@ -113,6 +113,7 @@ leases = Table(
     Column("holder_id", Text, nullable=False),
     Column("uid", Integer, nullable=False),
     Column("gid", Integer, nullable=False),
+    Column("charged_uid", Integer, nullable=False),
     Column("request", Text, nullable=False),
     Column("request_id", Text),
     Column("boot_id", ForeignKey("boots.boot_id"), nullable=False),
@@ -132,8 +133,7 @@ leases = Table(
     CheckConstraint("(ended_ns IS NULL) = (ended_at IS NULL)", name="ended_at"),
     sqlite_strict=True,
 )
-# The second column makes it a better match than ix_leases_uid: without statistics SQLite counts columns.
-Index("ix_leases_live", leases.c.uid, leases.c.ended_ns, sqlite_where=NOT_ENDED)
+Index("ix_leases_live", leases.c.charged_uid, sqlite_where=NOT_ENDED)
 Index("ix_leases_uid", leases.c.uid, leases.c.id)
 Index("ix_leases_holder", leases.c.holder_kind, leases.c.holder_id, leases.c.id)
 Index("ix_leases_ended", leases.c.ended_at)

@@ -78,8 +78,11 @@ class Transaction(Journal):
         digest: str,
         placed: Sequence[PlacedSlice] = (),
         wait_until_ns: int | None = None,
+        charged_uid: int | None = None,
     ) -> int:
         """Open a QUEUED lease without slices, or a PREPARING one that holds *placed*; returns its id.
+
+        *charged_uid* is whose limits it uses up, by default the holder's.
 
         Raises:
             LedgerConflict: something of *placed* is held already, or the request id is in use.
@@ -97,6 +100,7 @@ class Transaction(Journal):
                 holder_id=holder.id,
                 uid=holder.uid,
                 gid=gid,
+                charged_uid=holder.uid if charged_uid is None else charged_uid,
                 request=rows.request_text(request),
                 request_id=request_id,
                 boot_id=self._clock.boot_id,

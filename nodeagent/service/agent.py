@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import LedgerUnavailable, UnknownThing
-from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState, SliceState
+from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import Event
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
@@ -158,7 +159,7 @@ class Agent:
         """Try the proof of a quarantined lease again, now."""
         must_administer(caller)
         if quarantined(self._read(lease_id)):
-            self._await(self._parts.releaser.retry(lease_id).result)
+            self._await([self._parts.releaser.retry(lease_id)])
         return self._read(lease_id)
 
     # -- devices ------------------------------------------------------------------------------------
@@ -195,14 +196,8 @@ class Agent:
         """Try the proof of every quarantined slice of the device again, now."""
         must_administer(caller)
         self.device(device)
-        for lease_id in sorted(
-            {
-                held.lease
-                for held in self._parts.ledger.held()
-                if held.placed.device == device and held.state is SliceState.QUARANTINED
-            }
-        ):
-            self._await(self._parts.releaser.retry(lease_id).result)
+        unclean = {held.lease for held in self._parts.ledger.quarantined() if held.placed.device == device}
+        self._await([self._parts.releaser.retry(lease_id) for lease_id in sorted(unclean)])
         return self.device(device)
 
     # -- events -------------------------------------------------------------------------------------
@@ -223,8 +218,5 @@ class Agent:
         return lease
 
     @staticmethod
-    def _await(result: Callable[[float], None]) -> None:
-        try:
-            result(4.0)  # no request holds its thread over five seconds; the rest goes on by itself
-        except TimeoutError:
-            return
+    def _await(work: Sequence[Future[None]]) -> None:
+        wait(work, 4.0)  # no request holds its thread over five seconds; the rest goes on by itself

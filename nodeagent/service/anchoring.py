@@ -84,7 +84,7 @@ class Anchors:
         """Why a queued lease need not wait any more, or None; its time counts only once it is active."""
         if lease.boot_id != self._clock.boot_id:
             return "the node was rebooted"
-        return None if lease.anchor.armed else self._process_dead(lease.anchor)
+        return self._process_dead(lease.anchor)
 
     def dead(self, lease: Lease) -> str | None:
         """Why the anchor of *lease* no longer holds, or None while it does."""

@@ -12,6 +12,7 @@ from nodeagent.adapters.processes import start_time_of
 from nodeagent.domain.errors import NotAllowed, StaleLease, UnknownThing
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease, LeaseState
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.cgroup_effects import CGROUP, ref_of
 from nodeagent.service.changes import Changes
@@ -54,8 +55,7 @@ class Attacher:
             anchor = self._enter(caller, lease)
             with self._ledger.write(release=True) as tx:
                 if lease.cgroup is None:
-                    effect = self._planner.process(anchor.pid or 0, anchor.start_time or 0, strict=True)
-                    tx.plan_effect(lease_id, effect.kind, effect.arguments)
+                    self._hold_for(tx, lease_id, anchor)
                 if not lease.anchor.armed:
                     tx.set_anchor(lease_id, self._anchors.armed(anchor))
                 tx.event("attached", uid=caller.uid, lease=lease_id, data={"pid": caller.pid})
@@ -86,6 +86,12 @@ class Attacher:
         except FileNotFoundError:
             raise StaleLease(f"the cgroup of lease {lease.id} is gone") from None
         return replace(lease.anchor, pid=None, start_time=None)
+
+    def _hold_for(self, tx: Transaction, lease_id: int, anchor: Anchor) -> None:
+        """Hold the slices until the attached process ends, however often it attaches."""
+        effect = self._planner.process(anchor.pid or 0, anchor.start_time or 0, strict=True)
+        if not any(known.arguments == effect.arguments for known in tx.effects(lease_id)):
+            tx.plan_effect(lease_id, effect.kind, effect.arguments)
 
     def _ref(self, lease: Lease) -> CgroupRef:
         for record in self._ledger.effects(lease.id):

@@ -154,8 +154,9 @@ class ProcessEffect:
 class AdoptedEffect:
     """A cgroup that is not the agent's: watched until it is unpopulated, never killed, never removed."""
 
-    def __init__(self, tree: CgroupTree) -> None:
+    def __init__(self, tree: CgroupTree, clock: Clock) -> None:
         self._tree = tree
+        self._clock = clock
 
     def apply(self, arguments: Arguments) -> Evidence:
         return {}
@@ -164,6 +165,8 @@ class AdoptedEffect:
         return {}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+        if arguments["boot_id"] != self._clock.boot_id:
+            return {"populated": "before the node was rebooted"}  # path and inode may mean another one now
         ref = CgroupRef(path=str(arguments["path"]), inode=int(arguments["inode"]))
         try:
             with self._tree.open(ref) as cgroup:

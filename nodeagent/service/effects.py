@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
@@ -100,18 +101,33 @@ class Journal:
         return Undoing(tuple(done), None)
 
     def _apply_one(self, record: EffectRecord) -> Done:
-        effect = self._effects[record.kind]
+        effect = self._effects.get(record.kind)
+        if effect is None:
+            raise OutsideFault("journal", _no_means(record))
         evidence = dict(effect.apply(record.arguments))
         evidence |= effect.verify(record.arguments, evidence)
         return Done(record, EffectState.VERIFIED, evidence)
 
     def _undo_one(self, record: EffectRecord, deadline: float) -> Evidence | Pending:
-        effect = self._effects[record.kind]
+        effect = self._effects.get(record.kind)
+        if effect is None:
+            return Pending(_no_means(record))
         while True:
-            outcome = effect.undo(record.arguments, record.evidence or {})
+            outcome = _try_undo(effect, record)
             if not isinstance(outcome, Pending) or time.monotonic() >= deadline:
                 return outcome
             self._pause(PAUSE_SECONDS)
+
+
+def _try_undo(effect: Effect, record: EffectRecord) -> Evidence | Pending:
+    try:
+        return effect.undo(record.arguments, record.evidence or {})
+    except (OutsideFault, OSError) as fault:
+        return Pending(str(fault))  # no proof; a lease whose node says no must not stay releasing for ever
+
+
+def _no_means(record: EffectRecord) -> str:
+    return f"{record.kind}: the agent was started without the right or the mount that this was done with"
 
 
 def record(tx: Transaction, done: Sequence[Done]) -> None:

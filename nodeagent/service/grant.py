@@ -68,13 +68,13 @@ class Granter:
             LedgerUnavailable, OutsideFault: the node cannot serve it now; nothing is left behind.
         """
         must_be_allowed(caller, order)
-        known = self._repeated(caller, order)
+        known = self._remembered(self._parts.ledger, caller, order)
         if known is not None:
-            return known
+            return self._followed(known)
         self._parts.quotas.take_token(caller)
         booked = self._book(caller, order)
         if isinstance(booked, Refusal | Granted | Queued):
-            return booked
+            return self._followed(booked)
         if booked.state is LeaseState.QUEUED:
             self._parts.changes.announce()
             return Queued(booked, fresh=True)
@@ -136,6 +136,7 @@ class Granter:
                 state=LeaseState.QUEUED if queued else LeaseState.PREPARING,
                 holder=Holder(order.holder_kind, order.holder_id, caller.uid),
                 gid=caller.gid,
+                charged_uid=parts.quotas.charged(caller),
                 anchor=anchor,
                 request=order.request,
                 request_id=order.request_id,
@@ -159,7 +160,7 @@ class Granter:
     ) -> tuple[PlacedSlice, ...] | Refusal:
         """The slices; none of them when the order may wait for its turn instead."""
         parts = self._parts
-        counts = tx.counts(caller.uid)
+        counts = tx.counts(parts.quotas.charged(caller))
         over = parts.quotas.refusal(caller, counts)
         if over is not None:
             return over
@@ -212,10 +213,20 @@ class Granter:
             )
             return tx.lease(lease.id) or lease
 
-    def _repeated(self, caller: Caller, order: Order) -> Outcome | None:
-        if order.request_id is None:
-            return None
-        return self._remembered(self._parts.ledger, caller, order)
+    def _followed(self, outcome: Outcome) -> Outcome:
+        """*outcome*; that of a repeated request only once the first one's limits are in place, or failed."""
+        if not isinstance(outcome, Granted) or outcome.lease.state is not LeaseState.PREPARING:
+            return outcome
+        lease_id = outcome.lease.id
+
+        def prepared() -> Lease | None:
+            lease = self._lease(lease_id)
+            return None if lease.state is LeaseState.PREPARING else lease
+
+        lease = self._parts.changes.wait_for(prepared, FOLLOW_SECONDS)
+        if lease is None:
+            raise LedgerUnavailable(f"lease {lease_id} is still being prepared; try again")
+        return Granted(lease, fresh=False)
 
     def _remembered(self, ledger: Queries, caller: Caller, order: Order) -> Outcome | None:
         if order.request_id is None:

@@ -39,7 +39,11 @@ class Planner:
     def home(self, lease_id: int, caller: Caller, anchor: Anchor, *, adopted: bool) -> list[Planned]:
         """The first effects, known from who asks: where the holder runs, or what is watched instead."""
         if adopted and anchor.kind is AnchorKind.CGROUP:
-            return [Planned(ADOPTED, {"path": anchor.cgroup, "inode": anchor.inode})]
+            return [
+                Planned(
+                    ADOPTED, {"path": anchor.cgroup, "inode": anchor.inode, "boot_id": self._clock.boot_id}
+                )
+            ]
         if adopted and anchor.pid is not None:
             return [self.process(anchor.pid, anchor.start_time or 0, strict=True)]
         planned: list[Planned] = []

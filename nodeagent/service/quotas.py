@@ -45,9 +45,11 @@ class Quotas:
             return
         rate, now, owner = self._limits.grants_per_second, self._clock.boot_ns(), self.charged(caller)
         with self._lock:
-            tokens, since = self._buckets.pop(owner, (rate, now))
-            tokens = min(rate, tokens + (now - since) / SECOND_NS * rate)
-            self._buckets[owner] = (max(0.0, tokens - 1), now)
+            most = max(1.0, rate)
+            tokens, since = self._buckets.pop(owner, (most, now))
+            tokens = min(most, tokens + (now - since) / SECOND_NS * rate)
+            # A refused try costs nothing: else one that is repeated too early would never come through.
+            self._buckets[owner] = (tokens - 1 if tokens >= 1 else tokens, now)
             while len(self._buckets) > REMEMBERED_UIDS:
                 del self._buckets[next(iter(self._buckets))]
         if tokens < 1:
@@ -57,10 +59,12 @@ class Quotas:
         """The refusal that the caller's own limits give, or None."""
         if caller.administrator:
             return None
-        if counts.live >= self._limits.live_leases:
+        # Those that wait count as well: each becomes a live one without being asked again.
+        if counts.live + counts.queued >= self._limits.live_leases:
+            waiting = f" and {counts.queued} wait" if counts.queued else ""
             return Refusal(
                 Code.QUOTA_NOT_FIT,
-                f"you hold {counts.live} leases, {self._limits.live_leases} are allowed",
+                f"you hold {counts.live} leases{waiting}, {self._limits.live_leases} are allowed",
                 "release one first (`gpulease status --user mine` lists them)",
             )
         if queueing and counts.queued >= self._limits.queued_leases:

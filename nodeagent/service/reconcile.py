@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -16,7 +17,8 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import DeviceState, Inventory
 from nodeagent.domain.errors import AgentError
-from nodeagent.domain.lease import Lease, LeaseState, SliceState
+from nodeagent.domain.lease import Lease, LeaseState
+from nodeagent.domain.records import Drain
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.changes import Changes
@@ -98,11 +100,19 @@ class Reconciler:
 
     def run_once(self) -> None:
         """One look at everything. A fault in one part does not keep the others from their turn."""
-        for step in (self._look_around, self._leases, self._queue, self._quarantine, self._prune):
-            try:
-                step()
-            except (AgentError, OSError) as fault:
-                log.error("a reconcile step failed", step=step.__name__.strip("_"), why=str(fault))
+        if self._due("look", self._periods.look):
+            # What no change of the ledger announces.
+            for look in (self._topology, self._cgroups, self._drains):
+                self._guarded(look)
+        for step in (self._leases, self._queue, self._quarantine, self._prune):
+            self._guarded(step)
+
+    @staticmethod
+    def _guarded(step: Callable[[], object], **what: int) -> None:
+        try:
+            step()
+        except (AgentError, OSError) as fault:
+            log.error("a reconcile step failed", step=step.__qualname__, why=str(fault), **what)
 
     def _due(self, step: str, seconds: float) -> bool:
         """Whether *step* has not run for *seconds*; if so, it counts as run now."""
@@ -121,29 +131,35 @@ class Reconciler:
                 self._beat()
                 time.sleep(self._periods.pause)
 
-    def _look_around(self) -> None:
-        """What no change of the ledger announces: topology, strangers, the ends of drains."""
-        if not self._due("look", self._periods.look):
-            return
+    def _topology(self) -> None:
         if self._survey.rescan_if_changed():
             self._changes.announce()
-        self._strangers = self._find_strangers()
-        now = self._clock.boot_ns()
-        over = [d for d in self._ledger.drains() if d.until_ns is not None and now >= d.until_ns]
+
+    def _cgroups(self) -> None:
+        self._strangers = self._find_strangers(self._tree) if self._tree else ()
+
+    def _drains(self) -> None:
+        over = [(drain.device, why) for drain in self._ledger.drains() if (why := self._drain_over(drain))]
         if over:
             with self._ledger.write(release=True) as tx:
-                for drain in over:
-                    tx.undrain(drain.device)
-                    tx.event("undrained", uid=None, device=drain.device, reason="its time is up")
+                for device, why in over:
+                    tx.undrain(device)
+                    tx.event("undrained", uid=None, device=device, reason=why)
+            self._changes.announce()
 
-    def _find_strangers(self) -> tuple[str, ...]:
-        if self._tree is None:
-            return ()
+    def _drain_over(self, drain: Drain) -> str | None:
+        if drain.until_ns is None:
+            return None
+        if drain.boot_id != self._clock.boot_id:
+            return "the node was rebooted, and with it ended the clock that its time counts by"
+        return "its time is up" if self._clock.boot_ns() >= drain.until_ns else None
+
+    def _find_strangers(self, tree: CgroupTree) -> tuple[str, ...]:
+        # First the cgroups: a lease is in the ledger before its cgroup is made, and until it is empty.
+        existing = tree.existing()
         known = {lease.id for lease in self._ledger.live()} | {h.lease for h in self._ledger.held()}
         return tuple(
-            ref.path
-            for lease, ref in self._tree.existing().items()
-            if lease not in known and self._populated(self._tree, ref)
+            ref.path for lease, ref in existing.items() if lease not in known and self._populated(tree, ref)
         )
 
     @staticmethod
@@ -158,7 +174,7 @@ class Reconciler:
         live = self._ledger.live()
         inventory = self._survey.inventory()
         for lease in live:
-            self._one(lease, lost_device(lease, inventory))
+            self._guarded(partial(self._one, lease, lost_device(lease, inventory)), lease=lease.id)
         self._vigil.keep([lease for lease in live if lease.state is LeaseState.ACTIVE])
 
     def _one(self, lease: Lease, lost: str | None) -> None:
@@ -183,13 +199,14 @@ class Reconciler:
 
     def _queue(self) -> None:
         """Grant those who wait, oldest first; one that does not fit yet does not hold up those behind it."""
-        for lease in self._ledger.leases(state={LeaseState.QUEUED}):
-            self._granter.try_queued(lease)
+        for lease in self._ledger.live():
+            if lease.state is LeaseState.QUEUED:
+                self._guarded(partial(self._granter.try_queued, lease), lease=lease.id)
 
     def _quarantine(self) -> None:
         if not self._due("quarantine", self._periods.quarantine):
             return
-        for lease_id in {h.lease for h in self._ledger.held() if h.state is SliceState.QUARANTINED}:
+        for lease_id in {held.lease for held in self._ledger.quarantined()}:
             self._releaser.retry(lease_id)
 
     def _prune(self) -> None:

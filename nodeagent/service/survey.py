@@ -32,6 +32,7 @@ class Survey:
         self._generation = generation
         self._lock = threading.Lock()
         self._found = Inventory(generation=None, devices=(), pools=())
+        self._registered = False  # the ledger may have been unable to take the last scan
 
     def rescan(self) -> Inventory:
         """Scan now, and tell the ledger the capacities that its triggers check."""
@@ -44,16 +45,18 @@ class Survey:
                 if found.device(device.key) is None
             )
             self._found = replace(found, devices=found.devices + gone)
-            current = self._found
+            current, self._registered = self._found, False
         with self._ledger.write(release=True) as tx:
-            tx.register(found.devices, found.pools)
+            # One bad read must not overwrite what is known of a device: its next epoch would end its leases.
+            tx.register([one for one in found.devices if one.state is not DeviceState.UNHEALTHY], found.pools)
             tx.event("rescanned", uid=None, data={"devices": len(found.devices), "gone": len(gone)})
+        self._registered = True
         log.info("scanned the node", devices=len(found.devices), skipped=len(found.skipped), gone=len(gone))
         return current
 
     def rescan_if_changed(self) -> bool:
-        """Rescan when KFD's generation_id is another than the last scan's."""
-        if self._generation() == self._found.generation:
+        """Rescan when KFD's generation_id is another than the last scan's, or that one is not booked yet."""
+        if self._registered and self._generation() == self._found.generation:
             return False
         self.rescan()
         return True

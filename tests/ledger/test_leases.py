@@ -109,12 +109,13 @@ def test_an_ended_lease_keeps_its_story(ledger: Ledger, clock: build.TurnedClock
     assert ledger.held() == ledger.live() == ()
 
 
-def test_only_a_ttl_gives_a_known_end(ledger: Ledger) -> None:
-    """held() tells the end of slices whose lease lives by ttl, and no other's."""
+def test_only_an_armed_deadline_is_a_known_end(ledger: Ledger) -> None:
+    """held() tells the end of slices whose lease has one; the deadline for a start is no end."""
     with ledger.write() as tx:
         opened(tx, placed("0"))
         opened(tx, placed("1"), anchor=Anchor(AnchorKind.PROCESS, deadline_ns=7, pid=1, start_time=2))
-    assert [each.ends_ns for each in ledger.held()] == [5_000_000_000, None]
+        opened(tx, placed("2"), anchor=Anchor(AnchorKind.CGROUP, armed=True, deadline_ns=9))
+    assert [each.ends_ns for each in ledger.held()] == [5_000_000_000, None, 9]
 
 
 def test_quarantined_slices_are_listed(ledger: Ledger) -> None:
@@ -170,6 +171,15 @@ def test_leases_of_a_uid_are_counted(ledger: Ledger) -> None:
         assert tx.counts(1000) == Counts(live=1, queued=1)
     assert ledger.counts(1000) == Counts(live=1, queued=1)
     assert ledger.counts(99) == Counts(live=0, queued=0)
+
+
+def test_leases_count_for_the_uid_that_they_are_charged_to(ledger: Ledger) -> None:
+    """A lease of a subordinate uid uses up its owner's limits, and not its own."""
+    with ledger.write() as tx:
+        opened(tx, placed("0"), uid=100_001, charged_uid=1000)
+        opened(tx, placed("1"), uid=1000)
+    assert ledger.counts(1000) == Counts(live=2, queued=0)
+    assert ledger.counts(100_001) == Counts(live=0, queued=0)
 
 
 def test_a_queued_lease_is_placed_later(ledger: Ledger) -> None:
@@ -364,7 +374,7 @@ def test_the_writer_waits_a_bounded_time(path: Path, clock: build.TurnedClock) -
         ("SELECT 1 FROM slices WHERE slices.state <> 'free' AND device = 'x' AND epoch = 0", "live_device"),
         ("SELECT sum(vram_bytes) FROM slices WHERE pool = 'x' AND slices.state <> 'free'", "live_pool"),
         ("SELECT 1 FROM slices WHERE slices.state <> 'free'", "ix_slices_live"),
-        ("SELECT 1 FROM leases WHERE leases.ended_ns IS NULL AND uid = 1", "ix_leases_live"),
+        ("SELECT 1 FROM leases WHERE leases.ended_ns IS NULL AND charged_uid = 1", "ix_leases_live"),
         ("SELECT 1 FROM leases WHERE leases.ended_ns IS NULL", "ix_leases_live"),
         ("SELECT 1 FROM held_cus WHERE slice = 1", "ix_held_cus_slice"),
     ],
