@@ -103,7 +103,7 @@ def config_check(config_path: Path | None) -> None:
         click.echo(f"{path}: {complaint}", err=True)
     if complaints:
         sys.exit(FAILED)
-    click.echo(f"{path}: well" if path.exists() else f"{path}: absent, so every default holds")
+    click.echo(f"{path} is well" if path.exists() else f"{path} is absent, so every default holds")
 
 
 @config.command("show")
@@ -154,7 +154,6 @@ def drain(
 ) -> None:
     """Grant nothing new on DEVICE; live leases go on."""
     from gpulease.sizes import parse_duration
-
     from nodeagent.cli.asking import devices_meant, on_device
 
     body = {"reason": reason, "until_seconds": parse_duration(until) if until else None}

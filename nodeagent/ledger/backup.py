@@ -31,7 +31,7 @@ def backup(path: Path, target: Path) -> None:
     except OSError as error:
         raise OutsideFault(target, f"{error.strerror}; the backup was not made") from None
     try:
-        with translated():
+        with translated(path):
             _copy(path, target)
         os.fsync(descriptor)
         sync_directory(target.parent)

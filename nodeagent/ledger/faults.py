@@ -34,7 +34,7 @@ _KINDS: dict[int, tuple[type[LedgerUnavailable], str]] = {
 }
 
 
-def meaning(error: SQLAlchemyError | sqlite3.Error) -> AgentError | None:
+def meaning(error: SQLAlchemyError | sqlite3.Error, path: object = "ledger") -> AgentError | None:
     """The agent's own error for *error*; None where it can only be a bug."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, sqlite3.IntegrityError):
@@ -44,16 +44,16 @@ def meaning(error: SQLAlchemyError | sqlite3.Error) -> AgentError | None:
     if not isinstance(cause, sqlite3.DatabaseError) or isinstance(cause, sqlite3.ProgrammingError):
         return None
     kind, likely = _KINDS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, (LedgerUnavailable, ""))
-    return kind(f"ledger: {cause}" + (f" ({likely})" if likely else ""))
+    return kind(f"{path}: {cause}" + (f" ({likely})" if likely else ""))
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raise the agent's own errors in place of SQLite's."""
+def translated(path: object = "ledger") -> Iterator[None]:
+    """Raise the agent's own errors in place of SQLite's, about the file *path*."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
-        known = meaning(error)
+        known = meaning(error, path)
         if known is None:
             raise
         raise known from error

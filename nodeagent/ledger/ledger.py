@@ -92,7 +92,7 @@ class Ledger(Queries):
     def check(self) -> tuple[str, ...]:
         """Check the whole database; a problem makes the ledger read-only until it is opened again."""
         try:
-            with translated(), closing(connect(self._path)) as connection:
+            with translated(self._path), closing(connect(self._path)) as connection:
                 found = checks.problems(connection)
         except LedgerUnavailable as error:
             found = (str(error),)
@@ -116,7 +116,7 @@ class Ledger(Queries):
             raise LedgerUnavailable("the ledger's writer is busy; try again")
         try:
             writer = self._ready(release)
-            with translated(), writer.begin() as connection:
+            with translated(self._path), writer.begin() as connection:
                 yield Transaction(connection, self._clock, self._ids)
         except DiskFull:
             if release:
@@ -134,7 +134,7 @@ class Ledger(Queries):
         if reader is None:
             raise LedgerUnavailable("the ledger is not open")
         try:
-            with translated(), reader.connect() as connection:
+            with translated(self._path), reader.connect() as connection:
                 yield connection
         except Damaged as error:
             self._trouble = str(error)

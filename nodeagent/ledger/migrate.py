@@ -29,7 +29,7 @@ def migrate(path: Path, *, to: str = "head") -> tuple[str, ...]:
         LedgerUnavailable: the file is damaged, no ledger of ours, or a newer version's.
     """
     try:
-        with _alone(path), translated():
+        with _alone(path), translated(path):
             _create(path)
             return _upgrade(path, to)
     except OSError as error:

@@ -107,9 +107,10 @@ def slice_values(placed: PlacedSlice, lease_id: int, ordinal: int) -> Values:
 
 
 def slice_of(row: Row[Any]) -> HeldSlice:
-    """*row*: a slice with its lease's uid, and its anchor's kind and deadline."""
+    """*row*: a slice with its lease's uid, and whether its anchor is armed, and until when."""
     state = SliceState(row.state)
-    ttl = row.anchor_kind == AnchorKind.TTL and state is SliceState.HELD
+    # The deadline of an unarmed anchor is one for the start; that of an armed one ends the lease.
+    bounded = bool(row.armed) and state is SliceState.HELD
     return HeldSlice(
         id=row.id,
         lease=row.lease,
@@ -129,7 +130,7 @@ def slice_of(row: Row[Any]) -> HeldSlice:
             shape=Shape(row.shape),
         ),
         state=state,
-        ends_ns=row.deadline_ns if ttl else None,
+        ends_ns=row.deadline_ns if bounded else None,
     )
 
 
