@@ -99,7 +99,7 @@ def opened(tx: Transaction, *slices: PlacedSlice, uid: int = 1000, **changes: An
         "state": LeaseState.PREPARING,
         "holder": Holder(HolderKind.CLIENT, "test", uid),
         "gid": uid,
-        "anchor": Anchor(AnchorKind.TTL, deadline_ns=5_000_000_000, ttl_seconds=4),
+        "anchor": Anchor(AnchorKind.TTL, armed=True, deadline_ns=5_000_000_000, ttl_seconds=4),
         "request": Request(),
         "request_id": None,
         "digest": "",
