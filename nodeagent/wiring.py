@@ -192,6 +192,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         reconciler.stop()
         releaser.close()
         ledger.close()
+        if tree is not None:
+            tree.leave()
 
     return Built(agent, app, ledger, reconciler, start, stop)
 
