@@ -69,18 +69,19 @@ class Agent:
         return None
 
     def node(self) -> NodeView:
-        inventory, identity = self._parts.survey.inventory(), self._parts.identity
+        """The node document; it answers, and says what is wrong, also when the ledger cannot be read."""
+        found, identity = self._parts.survey.found(), self._parts.identity
         reason = self.unready()
         return NodeView(
             name=identity.name,
             machine=identity.machine,
             version=identity.version,
             boot_id=self.clock.boot_id,
-            generation=inventory.generation,
+            generation=found.generation,
             ready=reason is None,
             reason=reason,
-            pools=inventory.pools,
-            skipped=inventory.skipped,
+            pools=found.pools,
+            skipped=found.skipped,
             tiers=self._parts.tiers(),
         )
 

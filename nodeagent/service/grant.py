@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -10,7 +11,7 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.environment import environment, guarantee_of
 from nodeagent.domain.errors import AgentError, KeyReused, LedgerUnavailable, OutsideFault
-from nodeagent.domain.lease import AnchorKind, Holder, Lease, LeaseState, PlacedSlice
+from nodeagent.domain.lease import AnchorKind, HeldSlice, Holder, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.placement import place
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request
@@ -110,7 +111,7 @@ class Granter:
             current = tx.lease(lease.id)
             if current is None or current.state is not LeaseState.QUEUED:
                 return False
-            placed = self._place(inventory, tx, lease.request)
+            placed = self._place(inventory, tx.held(), lease.request)
             if isinstance(placed, Refusal):
                 return False
             tx.place(lease.id, placed)
@@ -164,18 +165,19 @@ class Granter:
         over = parts.quotas.refusal(caller, counts)
         if over is not None:
             return over
-        placed = self._place(inventory, tx, order.request)
+        placed = self._place(inventory, tx.held(), order.request)
         if not isinstance(placed, Refusal) or not order.wait_seconds:
             return placed
-        never = place(inventory, (), order.request, shared_cu_percent=parts.shared_cu_percent)
+        never = self._place(inventory, (), order.request)
         if isinstance(never, Refusal):
             return never
         return parts.quotas.refusal(caller, counts, queueing=True) or ()
 
     def _place(
-        self, inventory: Inventory, tx: Transaction, request: Request
+        self, inventory: Inventory, held: Sequence[HeldSlice], request: Request
     ) -> tuple[PlacedSlice, ...] | Refusal:
-        placed = place(inventory, tx.held(), request, shared_cu_percent=self._parts.shared_cu_percent)
+        """Slices beside those *held* that meet the request's floor."""
+        placed = place(inventory, held, request, shared_cu_percent=self._parts.shared_cu_percent)
         if isinstance(placed, Refusal):
             return placed
         unmet = request.require.unmet(guarantee_of(placed, inventory))

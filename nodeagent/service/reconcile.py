@@ -77,6 +77,7 @@ class Reconciler:
         self._thread: threading.Thread | None = None
         self._vigil = Vigil(self.wake, tree)
         self._last_ns: dict[str, int] = {}
+        self._failing: dict[str, str] = {}
         self._strangers: tuple[str, ...] = ()
 
     def wake(self) -> None:
@@ -103,16 +104,28 @@ class Reconciler:
         if self._due("look", self._periods.look):
             # What no change of the ledger announces.
             for look in (self._topology, self._cgroups, self._drains):
-                self._guarded(look)
-        for step in (self._leases, self._queue, self._quarantine, self._prune):
-            self._guarded(step)
+                self._guarded(look, look.__name__.strip("_"))
+        for step in (self._leases, self._queue):
+            self._guarded(step, step.__name__.strip("_"))
+        if self._due("quarantine", self._periods.quarantine):
+            self._guarded(self._quarantine, "quarantine")
+        if self._due("prune", self._periods.prune):
+            self._guarded(self._prune, "prune")
 
-    @staticmethod
-    def _guarded(step: Callable[[], object], **what: int) -> None:
+    def _guarded(self, step: Callable[[], object], name: str) -> None:
+        """Run *step*; a fault is logged when it is a new one, not at every look."""
+        why = None
         try:
             step()
         except (AgentError, OSError) as fault:
-            log.error("a reconcile step failed", step=step.__qualname__, why=str(fault), **what)
+            why = str(fault)
+        if why != self._failing.get(name):
+            if why is None:
+                del self._failing[name]
+                log.info("a reconcile step works again", step=name)
+            else:
+                self._failing[name] = why
+                log.error("a reconcile step failed", step=name, why=why)
 
     def _due(self, step: str, seconds: float) -> bool:
         """Whether *step* has not run for *seconds*; if so, it counts as run now."""
@@ -174,7 +187,7 @@ class Reconciler:
         live = self._ledger.live()
         inventory = self._survey.inventory()
         for lease in live:
-            self._guarded(partial(self._one, lease, lost_device(lease, inventory)), lease=lease.id)
+            self._guarded(partial(self._one, lease, lost_device(lease, inventory)), f"lease {lease.id}")
         self._vigil.keep([lease for lease in live if lease.state is LeaseState.ACTIVE])
 
     def _one(self, lease: Lease, lost: str | None) -> None:
@@ -201,17 +214,13 @@ class Reconciler:
         """Grant those who wait, oldest first; one that does not fit yet does not hold up those behind it."""
         for lease in self._ledger.live():
             if lease.state is LeaseState.QUEUED:
-                self._guarded(partial(self._granter.try_queued, lease), lease=lease.id)
+                self._guarded(partial(self._granter.try_queued, lease), f"queued {lease.id}")
 
     def _quarantine(self) -> None:
-        if not self._due("quarantine", self._periods.quarantine):
-            return
         for lease_id in {held.lease for held in self._ledger.quarantined()}:
             self._releaser.retry(lease_id)
 
     def _prune(self) -> None:
-        if not self._due("prune", self._periods.prune):
-            return
         before = self._clock.wall() - KEEP_SECONDS
         pruned = 1
         while pruned:  # a batch a transaction, so that nobody waits long for the writer

@@ -61,11 +61,14 @@ class Survey:
         self.rescan()
         return True
 
+    def found(self) -> Inventory:
+        """The last scan alone, which needs no ledger; empty before the first one."""
+        with self._lock:
+            return self._found
+
     def inventory(self) -> Inventory:
         """The last scan, with the administrators' drains on top."""
-        with self._lock:
-            found = self._found
-        return drained(found, self._ledger.drains())
+        return drained(self.found(), self._ledger.drains())
 
 
 def with_epochs(inventory: Inventory, registered: Sequence[Registered]) -> Inventory:

@@ -49,8 +49,8 @@ class RunningNode:
     process: subprocess.Popen[bytes] | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self) -> None:
-        """Start our own agent and wait until it is ready."""
+    def start(self, *, ready: bool = True) -> None:
+        """Start our own agent and wait until it is ready, or only until it answers."""
         assert self.state_dir is not None
         self.process = subprocess.Popen(
             [
@@ -59,16 +59,16 @@ class RunningNode:
             ],
             stderr=(self.state_dir.parent / "agent.log").open("ab"),
         )
-        self.await_ready()
+        self.await_answer("/readyz" if ready else "/healthz")
 
-    def await_ready(self) -> None:
-        """Wait for /readyz."""
+    def await_answer(self, target: str) -> None:
+        """Wait until *target* answers 200."""
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             if self.process is not None and self.process.poll() is not None:
                 break
             try:
-                if self.http("GET", "/readyz").status == 200:
+                if self.http("GET", target).status == 200:
                     return
             except Exception:  # any failure to answer is "not yet"
                 time.sleep(0.1)

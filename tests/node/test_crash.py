@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -66,3 +67,27 @@ def test_run_without_an_agent_is_125_before_anything_runs(node, tmp_path):
     )
     assert done.returncode == 125
     assert not witness.exists()
+
+
+def test_a_damaged_ledger_stops_grants_and_a_backup_brings_it_back(node, tmp_path):
+    """On a garbage ledger the agent answers and grants nothing; a restored backup has the lease."""
+    body = {"slices": [{"device": [node.device()["device"]], "cu_percent": 25}], "anchor": {"kind": "ttl"}}
+    lease = node.http("POST", "/v1/leases", body).body
+    ledger, copy = node.state_dir / "ledger.sqlite3", tmp_path / "copy"
+    done = node.python("-m", "nodeagent.cli.main", "backup", "--state-dir", str(node.state_dir), str(copy))
+    assert done.returncode == 0, done.stderr
+    assert copy.stat().st_mode & 0o777 == 0o600
+    node.stop()
+    for beside in node.state_dir.glob("ledger.sqlite3-*"):
+        beside.unlink()
+    ledger.write_bytes(os.urandom(65536))
+    node.start(ready=False)
+    assert node.http("GET", "/healthz").status == 200
+    assert node.http("POST", "/v1/leases", body).status == 503
+    reason = node.http("GET", "/v1/node").body["reason"]
+    assert str(ledger) in reason and "restore a backup" in reason
+    node.stop()
+    shutil.copyfile(copy, ledger)
+    node.start()
+    assert node.lease(lease["id"])["state"] == "active"
+    assert node.http("POST", "/v1/leases", body).body["id"] > lease["id"]
