@@ -6,8 +6,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
+
+from nodeagent.adapters.cgroup_mount import find_mount
 
 OTHER_USER = 64_321
 
@@ -231,6 +234,30 @@ def test_a_user_cannot_hold_for_a_job_or_another_process(node):
     assert not node.live()
 
 
+@pytest.mark.root
+@pytest.mark.cgroup2
+def test_a_run_inside_a_job_nests_below_it(node):
+    """The lease's cgroup of a `run` in a job's cgroup lies below that, so no limit of the job is shed."""
+    job = find_mount() / f"job_{os.getpid()}"
+    job.mkdir()
+    try:
+        enter = f"echo $$ > {job}/cgroup.procs && exec {sys.executable} -m gpulease run --cu 25% --vram 1G"
+        done = subprocess.run(
+            ["sh", "-c", f"{enter} -- grep 0:: /proc/self/cgroup"],
+            env=node.environment(),
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"0::/{job.name}/gpulease_")
+        assert node.until(lambda: not node.live())
+        assert not [entry for entry in job.iterdir() if entry.is_dir()]
+    finally:
+        node.until(lambda: removed(job))
+
+
 def ask(device, **sizes):
     """The body of a ttl lease on *device*; with no sizes the whole of it."""
     return {"slices": [{"device": [device["device"]], **sizes}], "anchor": {"kind": "ttl"}}
@@ -250,3 +277,12 @@ def started(node, script):
     child = node.background("run", "--cu", "25%", "--vram", "1G", "--", "sh", "-c", script)
     assert child.stdout.readline().startswith("up"), child.stderr.read()
     return child
+
+
+def removed(directory):
+    """Whether the cgroup could be removed by now: a process that has ended leaves it a moment later."""
+    try:
+        directory.rmdir()
+    except OSError:
+        return False
+    return True
