@@ -177,11 +177,16 @@ def test_exec(agent: Any, gpulease: Any) -> None:
     assert agent.leases[1001]["state"] == "active"
 
 
+# 32 and 33 are the C library's own; GNU make hands them down ignored.
+C_LIBRARYS_SIGNALS = 0b11 << 31
+
+
 def test_signal_dispositions(agent: Any, gpulease: Any) -> None:
     """The command starts with no signal blocked or ignored by us: it must die of a closed pipe, too."""
     show = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
     done = gpulease("run", *SHARE, "sh", "-c", show)
-    assert [int(line.split()[1], 16) for line in done.stdout.splitlines()] == [0, 0]
+    masks = [int(line.split()[1], 16) & ~C_LIBRARYS_SIGNALS for line in done.stdout.splitlines()]
+    assert masks == [0, 0]
 
 
 def test_nohup(agent: Any, gpulease: Any) -> None:
@@ -190,7 +195,8 @@ def test_nohup(agent: Any, gpulease: Any) -> None:
         *("run", *SHARE, "grep", "^SigIgn", "/proc/self/status"),
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
-    assert int(done.stdout.split()[1], 16) == 1 << (signal.SIGHUP - 1)
+    ignored = int(done.stdout.split()[1], 16) & ~C_LIBRARYS_SIGNALS
+    assert ignored == 1 << (signal.SIGHUP - 1)
 
 
 TRAPPING = """
