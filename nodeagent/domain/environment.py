@@ -57,7 +57,8 @@ def _compute(placed: PlacedSlice, inventory: Inventory) -> Compute:
 def _partitioned(device: Device, inventory: Inventory) -> bool:
     if device.compute_partition is not None:
         return device.compute_partition.upper() != "SPX"
-    return any(other.pci == device.pci and other.key != device.key for other in inventory.devices)
+    # By partition, not by key: old kernels give several cards one location id, and so one PCI address.
+    return any(other.pci == device.pci and other.partition != device.partition for other in inventory.devices)
 
 
 def _device(placed: PlacedSlice, inventory: Inventory) -> Device:

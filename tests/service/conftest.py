@@ -1,0 +1,161 @@
+"""Agents over a copy of a machine's files, children to hold leases, and a cgroup subtree of each test's own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from service_builders import House, ScriptedEffect, TurnedClock
+
+from nodeagent.adapters import machine
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.adapters.peer import peer_of
+from nodeagent.ledger.migrate import migrate
+from nodeagent.service.orders import Caller
+
+Build = Callable[..., House]
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database of the newest schema, to be copied."""
+    path = tmp_path_factory.mktemp("migrated") / "ledger.sqlite3"
+    migrate(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def materialised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A machine's files by its name, written once; whoever changes them works on a copy."""
+    made: dict[str, Path] = {}
+
+    def find(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("machines") / name
+            machine.materialise(machine.find(name), made[name])
+        return made[name]
+
+    return find
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def build(
+    tmp_path: Path, clock: TurnedClock, migrated: Path, materialised: Callable[[str], Path]
+) -> Iterator[Build]:
+    """Build an agent; again: another one over the same state, the first being dead or to die."""
+    houses: list[House] = []
+    state, root = tmp_path / "state", tmp_path / "machine"
+
+    def make(name: str = "vega10", **changes: Any) -> House:
+        if not state.exists():
+            state.mkdir(mode=0o700)
+            shutil.copy(migrated, state / "ledger.sqlite3")
+            shutil.copytree(materialised(name), root, symlinks=True)
+        houses.append(House(state, root, clock, name=name, **changes).open())
+        return houses[-1]
+
+    yield make
+    for house in houses:
+        house.die()
+
+
+@pytest.fixture
+def house(build: Build) -> House:
+    """An agent without cgroups on a machine of two devices."""
+    return build()
+
+
+@pytest.fixture
+def effect() -> ScriptedEffect:
+    return ScriptedEffect()
+
+
+@pytest.fixture
+def tree() -> Iterator[CgroupTree]:
+    """A cgroup subtree on the real mount, removed after the test."""
+    mount = find_mount()
+    assert mount is not None
+    made = CgroupTree(mount, f"gpulease_service{secrets.token_hex(6)}.slice")
+    assert made.writable() is None
+    yield made
+    ref = made.resolve(made.instance)
+    if ref is not None:
+        with made.open(ref) as cgroup:
+            cgroup.kill()
+            assert cgroup.wait_unpopulated(20)
+            cgroup.remove()
+
+
+@dataclass
+class Children:
+    """Processes of the test: sleepers, and peers that really connected."""
+
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    peers: dict[int, socket.socket] = field(default_factory=dict)
+
+    def sleeper(self) -> subprocess.Popen[bytes]:
+        self.started.append(subprocess.Popen(["sleep", "600"]))
+        return self.started[-1]
+
+    def peer(self, uid: int | None = None, *, administrator: bool = False) -> Caller:
+        """A forked child that connects as *uid* and then lives until the test ends it."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(f"\0nodeagent-service-{secrets.token_hex(8)}")
+        listener.listen()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if uid is not None:
+                    os.setgroups([])
+                    os.setresgid(uid, uid, uid)
+                    os.setresuid(uid, uid, uid)
+                with socket.socket(socket.AF_UNIX) as connection:
+                    connection.connect(listener.getsockname())
+                    connection.recv(1)
+            finally:
+                os._exit(0)
+        with listener:
+            listener.settimeout(20)
+            connection, _ = listener.accept()
+        self.peers[pid] = connection
+        peer = peer_of(connection)
+        return Caller(peer.uid, peer.gid, frozenset(peer.groups), peer.pid, peer.pidfd, administrator)
+
+    def end(self, pid: int) -> None:
+        """Kill and reap one peer."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        self.peers.pop(pid).close()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Start children; all are ended after the test."""
+    children = Children()
+    yield children
+    for child in children.started:
+        child.kill()
+        child.wait()
+    for pid in list(children.peers):
+        children.end(pid)

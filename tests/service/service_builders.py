@@ -1,0 +1,345 @@
+"""The services composed as wiring composes them, over a real ledger and a machine's files; and what to ask."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nodeagent.adapters import machine
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.processes import gpu_in_use
+from nodeagent.adapters.scanner import Scanner
+from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
+from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.agent import Agent, AgentParts, Identity
+from nodeagent.service.anchoring import AnchorLimits, Anchors
+from nodeagent.service.attach import Attacher
+from nodeagent.service.cgroup_effects import (
+    ADOPTED,
+    CGROUP,
+    DMEM,
+    OCCUPANTS,
+    PROCESS,
+    AdoptedEffect,
+    CgroupEffect,
+    DmemEffect,
+    OccupantsEffect,
+    ProcessEffect,
+)
+from nodeagent.service.changes import Changes
+from nodeagent.service.effects import Arguments, Effect, Evidence, Journal, Pending, Planned
+from nodeagent.service.grant import Granter, GrantParts
+from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
+from nodeagent.service.plan import Planner
+from nodeagent.service.quotas import QuotaLimits, Quotas
+from nodeagent.service.reconcile import Periods, Reconciler
+from nodeagent.service.release import Releaser
+from nodeagent.service.survey import Survey
+
+SECOND = 1_000_000_000
+GIB = 1 << 30
+SCRIPTED = "scripted"
+LEAST = QuotaLimits(live_leases=10_000, queued_leases=10_000, grants_per_second=1e9)
+T = TypeVar("T")
+
+
+class DeathError(BaseException):
+    """The agent dies at this instruction: no handler of its own may run on."""
+
+
+@dataclass
+class TurnedClock:
+    """A clock that stands until a test turns it."""
+
+    boot_id: str = "boot-a"
+    now_ns: int = 1_000 * SECOND
+    now: float = 1_800_000_000.0
+
+    def boot_ns(self) -> int:
+        return self.now_ns
+
+    def wall(self) -> float:
+        return self.now
+
+    def turn(self, seconds: float) -> None:
+        self.now_ns += int(seconds * SECOND)
+        self.now += seconds
+
+    def reboot(self) -> None:
+        self.boot_id += "x"
+        self.now_ns = 10 * SECOND
+
+
+@dataclass
+class ScriptedEffect:
+    """One change in a world outside the agent. *script* says what each part does instead, call by call.
+
+    A script's items: an exception to raise before the act, ``"after"`` with `DeathError` to die after it,
+    a text for `Pending`. A script that has run out lets everything succeed.
+    """
+
+    world: set[int] = field(default_factory=set)  # the leases for which the change is made
+    script: dict[str, list[Any]] = field(default_factory=dict)
+    on_apply: Callable[[int], None] = lambda lease: None
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def apply(self, arguments: Arguments) -> Evidence:
+        lease = int(arguments["lease"])
+        self.on_apply(lease)
+        self._step("apply", lambda: self.world.add(lease))
+        return {"made": True}
+
+    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
+        self._step("verify", lambda: None)
+        return {"seen": int(arguments["lease"]) in self.world}
+
+    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+        why = self._step("undo", lambda: self.world.discard(int(arguments["lease"])))
+        return Pending(why) if why else {"gone": True}
+
+    def _step(self, part: str, act: Callable[[], None]) -> str | None:
+        self.calls[part] += 1
+        left = self.script.get(part, [])
+        step = left.pop(0) if left else None
+        if isinstance(step, str) and step != "after":
+            return step
+        if isinstance(step, BaseException):
+            raise step
+        act()
+        if step == "after":
+            raise DeathError
+        return None
+
+
+class PlannerWithMore(Planner):
+    """Plans the scripted effect, too, as a later means of enforcement would be."""
+
+    def home(self, lease_id: int, *rest: Any, **named: Any) -> list[Planned]:
+        return [*super().home(lease_id, *rest, **named), Planned(SCRIPTED, {"lease": lease_id})]
+
+
+def until(look: Callable[[], T], seconds: float = 20.0) -> T:
+    """What *look* gives once that is true; an assertion after *seconds*."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+    return found
+
+
+class House:
+    """One agent's services over a state directory. `die` leaves everything as a kill -9 would."""
+
+    def __init__(
+        self,
+        state: Path,
+        root: Path,
+        clock: TurnedClock,
+        *,
+        name: str = "vega10",
+        tree: CgroupTree | None = None,
+        effect: ScriptedEffect | None = None,
+        limits: QuotaLimits = LEAST,
+        owner_of: Callable[[int], int] = lambda uid: uid,
+        timeout: float = 0.1,
+        anchors: AnchorLimits = AnchorLimits(),
+        periods: Periods = Periods(look=0, pause=0),
+    ) -> None:
+        self.root, self.clock, self.tree, self.effect = root, clock, tree, effect
+        self.ledger = Ledger(state / "ledger.sqlite3", clock)
+        dmem = DmemController(tree) if tree else None
+        found = machine.find(name)
+        scanner = Scanner(machine.SimulatedTree(root, found), reserve_percent=1, include_apus=False)
+        self.survey = Survey(self.ledger, scanner.scan, scanner.generation)
+        self.changes, locks = Changes(), LeaseLocks()
+        self.anchors = Anchors(anchors, clock, tree)
+        self.journal = Journal(self.ledger, self._effects(tree, dmem))
+        self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout)
+        planner = (PlannerWithMore if effect else Planner)(tree, None if tree else "none", dmem, clock)
+        self.quotas = Quotas(limits, clock, owner_of)
+        parts = GrantParts(
+            ledger=self.ledger,
+            clock=clock,
+            survey=self.survey,
+            anchors=self.anchors,
+            quotas=self.quotas,
+            planner=planner,
+            journal=self.journal,
+            releaser=self.releaser,
+            locks=locks,
+            changes=self.changes,
+        )
+        self.granter = Granter(parts)
+        self.reconciler = Reconciler(
+            self.ledger,
+            clock,
+            self.survey,
+            self.anchors,
+            self.granter,
+            self.releaser,
+            self.changes,
+            tree,
+            periods,
+        )
+        self.agent = Agent(
+            AgentParts(
+                ledger=self.ledger,
+                clock=clock,
+                survey=self.survey,
+                granter=self.granter,
+                attacher=Attacher(self.ledger, tree, planner, self.anchors, locks, self.changes, self.in_use),
+                releaser=self.releaser,
+                changes=self.changes,
+                identity=Identity("node", name, "0"),
+                tiers=planner.tiers,
+                strangers=self.reconciler.strangers,
+            )
+        )
+
+    def in_use(self, pid: int) -> bool:
+        return gpu_in_use(pid, self.root / "sys/class/kfd/kfd/proc")
+
+    def _effects(self, tree: CgroupTree | None, dmem: DmemController | None) -> dict[str, Effect]:
+        effects: dict[str, Effect] = {PROCESS: ProcessEffect(self.clock, self.in_use)}
+        if tree is not None and dmem is not None:
+            effects |= {
+                CGROUP: CgroupEffect(tree),
+                OCCUPANTS: OccupantsEffect(tree),
+                ADOPTED: AdoptedEffect(tree, self.clock),
+                DMEM: DmemEffect(tree, dmem),
+            }
+        if self.effect is not None:
+            effects[SCRIPTED] = self.effect
+        return effects
+
+    def open(self) -> House:
+        """What wiring's start does, without its threads: tests call `look` themselves."""
+        self.ledger.open(floor=max(self.tree.lease_ids(), default=0) if self.tree else 0)
+        if self.ledger.health().writable:
+            self.survey.rescan()
+            self.reconciler.run_once()
+        return self
+
+    def die(self) -> None:
+        self.reconciler.stop()
+        self.releaser.close()
+        self.ledger.close()
+
+    def look(self) -> None:
+        """One look of the reconciler, and the end of the cleaning that it began."""
+        self.reconciler.run_once()
+        self.settle()
+
+    def settle(self) -> None:
+        until(lambda: not any(lease.state is LeaseState.RELEASING for lease in self.ledger.live()))
+
+    def state(self, lease_id: int) -> LeaseState:
+        lease = self.ledger.lease(lease_id)
+        assert lease is not None
+        return lease.state
+
+    def grant(self, caller: Caller | None = None, **order: Any) -> Lease:
+        """The lease that was granted or queued at once."""
+        outcome = self.agent.grant(caller or admin(), order_of(**order))
+        assert isinstance(outcome, Granted | Queued), outcome
+        return outcome.lease
+
+    def release(self, lease: Lease, caller: Caller | None = None) -> Lease:
+        return self.agent.release(caller or admin(), lease.id, 10)
+
+    def kinds(self, lease: Lease) -> list[str]:
+        """The kinds of the lease's events, in order."""
+        return [event.kind for event in self.ledger.events(lease=lease.id)]
+
+
+def admin(pid: int | None = None) -> Caller:
+    return Caller(0, 0, frozenset(), pid or os.getpid(), None, administrator=True)
+
+
+def user(uid: int = 1000, pid: int | None = None) -> Caller:
+    return Caller(uid, uid, frozenset(), pid or os.getpid(), None, administrator=False)
+
+
+_keys = itertools.count(1)
+
+
+def order_of(
+    *,
+    anchor: AnchorKind = AnchorKind.TTL,
+    ttl: int | None = None,
+    pid: int | None = None,
+    cgroup: str | None = None,
+    wait: int = 0,
+    request_id: str | None = None,
+    digest: str = "body",
+    holder: tuple[HolderKind, str] | None = None,
+    request: Request | None = None,
+    **wanted: Any,
+) -> Order:
+    """An order of one slice of *wanted*, anchored by time."""
+    kind, holder_id = holder or (HolderKind.CLIENT, f"test-{next(_keys)}")
+    return Order(
+        request=request or Request(slices=(SliceRequest(**wanted),)),
+        holder_kind=kind,
+        holder_id=holder_id,
+        anchor=AnchorOrder(anchor, ttl, pid, cgroup),
+        request_id=request_id,
+        digest=digest,
+        wait_seconds=wait,
+    )
+
+
+def picture(ledger: Ledger) -> object:
+    """Everything that the ledger holds and knows of leases, for an equality before and after."""
+    return ledger.held(), ledger.leases(limit=1000)
+
+
+def check_sound(held: Iterable[HeldSlice], house: House) -> None:
+    """Told from outside: no CU twice (but for the one shared set), no byte and no queue slot too many."""
+    inventory = house.agent.inventory()
+    cus: Counter[tuple[str, int]] = Counter()
+    pools: Counter[str] = Counter()
+    slots: Counter[str] = Counter()
+    shared: dict[str, frozenset[int]] = {}
+    for one in held:
+        placed = one.placed
+        pools[placed.pool] += placed.vram_bytes
+        slots[placed.device] += placed.queue_slots
+        mine = frozenset(placed.cus)
+        if not placed.shared or placed.device not in shared:
+            cus.update((placed.device, cu) for cu in mine)
+        if placed.shared:
+            assert shared.setdefault(placed.device, mine) == mine
+    assert all(times == 1 for times in cus.values())
+    grantable: Mapping[str, int] = {pool.key: pool.grantable_bytes for pool in inventory.pools}
+    assert all(used <= grantable[pool] for pool, used in pools.items())
+    limits = {device.key: device.queue_slots for device in inventory.devices}
+    assert all(used <= limits[device] for device, used in slots.items())
+
+
+def outside() -> OutsideFault:
+    return OutsideFault("/sys/fs/cgroup/x", "made to fail")
+
+
+def touch_generation(root: Path, number: int) -> None:
+    """Let KFD say that the topology changed."""
+    (root / "sys/class/kfd/kfd/topology/generation_id").write_text(f"{number}\n")
+
+
+def node_directory(root: Path, kfd_node: int) -> Path:
+    return root / "sys/class/kfd/kfd/topology/nodes" / str(kfd_node)
+
+
+def vanish(root: Path, kfd_node: int) -> None:
+    shutil.rmtree(node_directory(root, kfd_node))
