@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import shutil
-import signal
-import socket
-import struct
-import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from nodeagent.api.admission import Limits
 from nodeagent.api.app import ApiSettings, create_app
-from nodeagent.api.server import AgentServer, Hooks, ServerSettings
 from nodeagent.api.waits import WaitingRoom
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, DeviceState, Inventory, Link, Pool, Skipped
@@ -46,9 +34,6 @@ from nodeagent.domain.request import Request, Shape
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
 
 GIB = 1 << 30
-ANSWER_SECONDS = 20  # generous: the machine may be busy
-NO_HOOKS = Hooks()
-DEFAULT_LIMITS = Limits()
 SECOND_NS = 1_000_000_000
 
 
@@ -365,128 +350,6 @@ def user(client_of: Callable[..., ActingClient]) -> Iterator[ActingClient]:
 def root(client_of: Callable[..., ActingClient]) -> Iterator[ActingClient]:
     with client_of(0) as client:
         yield client
-
-
-@dataclass
-class RunningServer:
-    """A server of its own processes, and how to speak to it as anybody."""
-
-    path: Path
-    pid: int
-
-    def connect(self, *, timeout: float = ANSWER_SECONDS) -> socket.socket:
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        found.settimeout(timeout)
-        found.connect(str(self.path))
-        return found
-
-    def speak(self, raw: bytes) -> bytes:
-        """Send *raw* and read to the end of the answer; what the server did not care to read is no fault."""
-        with self.connect() as connection:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.sendall(raw)
-            return read_all(connection)
-
-    def get(self, path: str, *headers: str) -> tuple[int, Any]:
-        """Status and JSON body of a GET."""
-        head = "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""])
-        return parse(self.speak(head.encode("utf-8")))
-
-    def get_as(self, uid: int, path: str) -> tuple[int, Any]:
-        """A GET by a real process of *uid*; (0, None) where it got no answer."""
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                become(uid)
-                os.write(writer, json.dumps(self.get(path)).encode())
-            finally:
-                os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader, "rb") as stream:
-            told = stream.read()
-        os.waitpid(child, 0)
-        status, body = json.loads(told) if told else (0, None)
-        return status, body
-
-
-def parse(raw: bytes) -> tuple[int, Any]:
-    head, _, body = raw.partition(b"\r\n\r\n")
-    words = head.split(b" ", 2)
-    try:
-        return int(words[1]), json.loads(body)
-    except (IndexError, ValueError):
-        return (int(words[1]) if len(words) > 1 else 0), body.decode("utf-8", "replace")
-
-
-def read_all(connection: socket.socket) -> bytes:
-    received = b""
-    with contextlib.suppress(ConnectionResetError):
-        while part := connection.recv(65536):
-            received += part
-    return received
-
-
-def become(uid: int) -> None:
-    os.setgroups([])
-    os.setgid(uid)
-    os.setuid(uid)
-
-
-def identify_peer(environ: Mapping[str, Any]) -> Caller:
-    """The peer of the real socket; root is the administrator."""
-    raw = environ["gunicorn.socket"].getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    pid, uid, _ = struct.unpack("iII", raw)
-    return make_caller(uid, pid=pid)
-
-
-@pytest.fixture
-def public_directory() -> Iterator[Path]:
-    """A directory that every user may enter, which pytest's own are not."""
-    path = Path(tempfile.mkdtemp(prefix="nodeagent-test-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def serve(
-    public_directory: Path, agent: FakeAgent, clock: FrozenClock
-) -> Iterator[Callable[..., RunningServer]]:
-    """Start a real server on a unix socket, in processes of its own, and stop it afterwards."""
-    started: list[int] = []
-
-    def start(hooks: Hooks = NO_HOOKS, limits: Limits = DEFAULT_LIMITS, **changes: Any) -> RunningServer:
-        path = changes.pop("socket", public_directory / "api.sock")
-        settings = ServerSettings(
-            socket=path, limits=limits, graceful_seconds=1, log_level="critical", **changes
-        )
-        pid = os.fork()
-        if pid == 0:
-            try:
-                api = ApiSettings(clock=clock, version="0.1.0")
-                AgentServer(lambda: create_app(agent, identify_peer, api), settings, hooks).run()
-            finally:
-                os._exit(1)
-        started.append(pid)
-        server = RunningServer(path, pid)
-        await_answer(server)
-        return server
-
-    yield start
-    for pid in started:
-        os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
-
-
-def await_answer(server: RunningServer) -> None:
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if server.get("/healthz")[0] == 200:
-                return
-        time.sleep(0.02)
-    raise AssertionError("the server does not answer")
 
 
 @pytest.fixture
