@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, literal, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from nodeagent.domain.clock import Clock
@@ -226,7 +227,7 @@ class Transaction(Journal):
             self._hold_cus(placed, None)
 
     def _hold_cus(self, placed: PlacedSlice, slice_id: int | None) -> None:
-        here = {"device": placed.device, "epoch": placed.epoch, "slice": slice_id}
-        held = [{**here, "cu": cu} for cu in placed.cus]
-        if held:
-            self._write(insert(held_cus), held)
+        # One statement: each step of SQLite gives up the interpreter, which under load is long in coming back.
+        each = func.json_each(json.dumps(list(placed.cus))).table_valued("value")
+        held = select(literal(placed.device), literal(placed.epoch), each.c.value, literal(slice_id))
+        self._write(insert(held_cus).from_select(["device", "epoch", "cu", "slice"], held))

@@ -120,7 +120,7 @@ class Agent:
             lease = self._read(lease_id)
             return None if lease.state in TRANSIENT else lease
 
-        return self._parts.changes.wait_for(settled, seconds) or self._read(lease_id)
+        return self._parts.changes.wait_for(settled, seconds, lease_id=lease_id) or self._read(lease_id)
 
     def leases(
         self,

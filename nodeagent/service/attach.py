@@ -59,7 +59,7 @@ class Attacher:
                 if not lease.anchor.armed:
                     tx.set_anchor(lease_id, self._anchors.armed(anchor))
                 tx.event("attached", uid=caller.uid, lease=lease_id, data={"pid": caller.pid})
-        self._changes.announce()
+        self._changes.announce(lease_id)
         return self._read(lease_id)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None) -> Lease:
@@ -71,7 +71,7 @@ class Attacher:
             with self._ledger.write(release=True) as tx:
                 tx.set_anchor(lease_id, self._anchors.renewed(lease.anchor, ttl_seconds))
                 tx.event("renewed", uid=caller.uid, lease=lease_id)
-        self._changes.announce()
+        self._changes.announce(lease_id)
         return self._read(lease_id)
 
     def _enter(self, caller: Caller, lease: Lease) -> Anchor:

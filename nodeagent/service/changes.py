@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,50 +12,49 @@ T = TypeVar("T")
 
 
 class Changes:
-    """A counter that threads can wait on; every change wakes them all to look again."""
+    """Waiters by the lease that they follow: a change wakes those of its lease, not the whole house."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._count = 0
+        self._guard = threading.Lock()
+        self._waiters: defaultdict[int | None, set[threading.Event]] = defaultdict(set)
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call *wake*, which must not block, at every change."""
         self._listeners.append(wake)
 
-    def announce(self) -> None:
+    def announce(self, lease_id: int | None = None) -> None:
+        """Something changed: of one lease, or (None) of anything."""
         for wake in self._listeners:
             wake()
-        with self._condition:
-            self._count += 1
-            self._condition.notify_all()
+        with self._guard:
+            followed = self._waiters if lease_id is None else (lease_id, None)
+            for key in tuple(followed):
+                for event in self._waiters.get(key, ()):
+                    event.set()
 
-    def wait_for(self, look: Callable[[], T | None], seconds: float) -> T | None:
+    def wait_for(
+        self, look: Callable[[], T | None], seconds: float, *, lease_id: int | None = None
+    ) -> T | None:
         """Call *look* now and after every change until it gives something or *seconds* have passed.
 
-        *look* runs without the lock, so it may read the ledger; a change meanwhile is not missed.
+        With *lease_id* only after changes of that lease. *look* runs without the lock, so it may read the
+        ledger; a change meanwhile is not missed.
         """
-        deadline = _Deadline(seconds)
-        while True:
-            with self._condition:
-                seen = self._count
-            found = look()
-            if found is not None:
-                return found
-            with self._condition:
-                while self._count == seen:
-                    if not self._condition.wait(deadline.left()) and deadline.passed():
-                        return None
-            if deadline.passed():
-                return look()
-
-
-class _Deadline:
-    def __init__(self, seconds: float) -> None:
-        self._at = time.monotonic() + seconds
-
-    def left(self) -> float:
-        return max(0.0, self._at - time.monotonic())
-
-    def passed(self) -> bool:
-        return time.monotonic() >= self._at
+        deadline = time.monotonic() + seconds
+        changed = threading.Event()
+        with self._guard:
+            self._waiters[lease_id].add(changed)
+        try:
+            while True:
+                changed.clear()
+                found = look()
+                if found is not None:
+                    return found
+                if not changed.wait(max(0.0, deadline - time.monotonic())):
+                    return None
+        finally:
+            with self._guard:
+                self._waiters[lease_id].discard(changed)
+                if not self._waiters[lease_id]:
+                    del self._waiters[lease_id]

@@ -77,7 +77,7 @@ class Granter:
         if isinstance(booked, Refusal | Granted | Queued):
             return self._followed(booked)
         if booked.state is LeaseState.QUEUED:
-            self._parts.changes.announce()
+            self._parts.changes.announce(booked.id)
             return Queued(booked, fresh=True)
         return Granted(self.prepare(booked.id), fresh=True)
 
@@ -100,7 +100,7 @@ class Granter:
             if isinstance(fault, AgentError):
                 raise
             raise OutsideFault(getattr(fault, "filename", None) or "this node", str(fault)) from fault
-        parts.changes.announce()
+        parts.changes.announce(lease_id)
         return lease
 
     def try_queued(self, lease: Lease) -> bool:
@@ -225,7 +225,7 @@ class Granter:
             lease = self._lease(lease_id)
             return None if lease.state is LeaseState.PREPARING else lease
 
-        lease = self._parts.changes.wait_for(prepared, FOLLOW_SECONDS)
+        lease = self._parts.changes.wait_for(prepared, FOLLOW_SECONDS, lease_id=lease_id)
         if lease is None:
             raise LedgerUnavailable(f"lease {lease_id} is still being prepared; try again")
         return Granted(lease, fresh=False)

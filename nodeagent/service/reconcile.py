@@ -31,6 +31,7 @@ log = structlog.get_logger()
 
 SECOND_NS = 1_000_000_000
 REMEMBER_NS = 86_400 * SECOND_NS  # a request id is known for a day
+PER_LEASE = ("lease", "queued")  # steps that are guarded for each lease by itself
 KEEP_SECONDS = 90 * 86_400  # ended leases
 KEEP_EVENTS = 200_000
 KEEP_EVENT_BYTES = 64 << 20
@@ -41,7 +42,8 @@ class Periods:
     """Seconds."""
 
     look: float = 1.0  # between two looks at the whole node, and at the leases when nothing wakes it
-    pause: float = 0.05  # least time between two looks at the leases, so that a storm of changes costs little
+    pause: float = 0.05  # least time between two looks at the leases
+    share: float = 0.1  # of the time that looking may take: a storm of changes must not starve who makes it
     quarantine: float = 60.0  # between two proofs of a quarantined slice
     prune: float = 3600.0
 
@@ -77,7 +79,7 @@ class Reconciler:
         self._thread: threading.Thread | None = None
         self._vigil = Vigil(self.wake, tree)
         self._last_ns: dict[str, int] = {}
-        self._failing: dict[str, str] = {}
+        self._failing: dict[tuple[str, int], str] = {}  # step, and lease or 0
         self._strangers: tuple[str, ...] = ()
 
     def wake(self) -> None:
@@ -112,20 +114,20 @@ class Reconciler:
         if self._due("prune", self._periods.prune):
             self._guarded(self._prune, "prune")
 
-    def _guarded(self, step: Callable[[], object], name: str) -> None:
+    def _guarded(self, step: Callable[[], object], name: str, lease: int = 0) -> None:
         """Run *step*; a fault is logged when it is a new one, not at every look."""
         why = None
         try:
             step()
         except (AgentError, OSError) as fault:
             why = str(fault)
-        if why != self._failing.get(name):
+        if why != self._failing.get((name, lease)):
             if why is None:
-                del self._failing[name]
-                log.info("a reconcile step works again", step=name)
+                del self._failing[name, lease]
+                log.info("a reconcile step works again", step=name, lease=lease or None)
             else:
-                self._failing[name] = why
-                log.error("a reconcile step failed", step=name, why=why)
+                self._failing[name, lease] = why
+                log.error("a reconcile step failed", step=name, lease=lease or None, why=why)
 
     def _due(self, step: str, seconds: float) -> bool:
         """Whether *step* has not run for *seconds*; if so, it counts as run now."""
@@ -140,9 +142,11 @@ class Reconciler:
             self._wake.wait(self._periods.look)
             self._wake.clear()
             if not self._stop:
+                began = time.monotonic()
                 self.run_once()
                 self._beat()
-                time.sleep(self._periods.pause)
+                took = time.monotonic() - began
+                time.sleep(max(self._periods.pause, min(self._periods.look, took / self._periods.share)))
 
     def _topology(self) -> None:
         if self._survey.rescan_if_changed():
@@ -187,7 +191,10 @@ class Reconciler:
         live = self._ledger.live()
         inventory = self._survey.inventory()
         for lease in live:
-            self._guarded(partial(self._one, lease, lost_device(lease, inventory)), f"lease {lease.id}")
+            self._guarded(partial(self._one, lease, lost_device(lease, inventory)), "lease", lease.id)
+        for known in self._failing.keys() - {(name, lease.id) for name in PER_LEASE for lease in live}:
+            if known[0] in PER_LEASE:
+                del self._failing[known]  # it ended
         self._vigil.keep([lease for lease in live if lease.state is LeaseState.ACTIVE])
 
     def _one(self, lease: Lease, lost: str | None) -> None:
@@ -214,7 +221,7 @@ class Reconciler:
         """Grant those who wait, oldest first; one that does not fit yet does not hold up those behind it."""
         for lease in self._ledger.live():
             if lease.state is LeaseState.QUEUED:
-                self._guarded(partial(self._granter.try_queued, lease), f"queued {lease.id}")
+                self._guarded(partial(self._granter.try_queued, lease), "queued", lease.id)
 
     def _quarantine(self) -> None:
         for lease_id in {held.lease for held in self._ledger.quarantined()}:

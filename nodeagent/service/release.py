@@ -49,7 +49,7 @@ class Releaser:
             began = self._begin(lease_id, uid=uid, reason=reason, kind=kind)
         if began:
             self.clean(lease_id)
-        self._changes.announce()
+        self._changes.announce(lease_id)
 
     def clean(self, lease_id: int) -> Future[None]:
         """Clean a releasing lease in the background, once at a time."""
@@ -92,7 +92,7 @@ class Releaser:
             # The reconciler comes back to every lease that is still releasing.
             log.error("cleaning failed", lease=lease_id, why=str(fault))
         else:
-            self._changes.announce()
+            self._changes.announce(lease_id)
         finally:
             with self._guard:
                 self._running.pop(lease_id, None)

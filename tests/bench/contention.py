@@ -44,6 +44,7 @@ class Result:
     latencies: list[float] = field(default_factory=list)  # seconds, of grants that were granted
     locked: int = 0  # "database is locked" in an answer or in the agent's log
     seconds: float = 0.0
+    killed: int = 0  # workers that were killed, each another one
 
     @property
     def asked(self) -> int:
@@ -62,7 +63,7 @@ class Result:
         yield f"two holders of one CU    {self.counts['conflict']}"
         yield f"5xx answers              {self.counts['5xx']}"
         yield f"'database is locked'     {self.locked}"
-        yield f"restarts noticed         {self.counts['unreachable']} calls had to be made again"
+        yield f"workers killed           {self.killed}; no answer within 10 s: {self.counts['unreachable']} calls"
         median, p99 = (ordered[int(len(ordered) * share)] * 1e3 for share in (0.5, 0.99))
         yield f"grant, median and p99    {median:.1f} ms, {p99:.1f} ms"
 
@@ -193,6 +194,7 @@ def storm(*, clients: int, seconds: float, kills: int = 0, words: Sequence[str] 
     claims = directory / "claims"
     claims.mkdir()
     result = Result(seconds=seconds)
+    killed: set[int] = set()
     try:
         with agent(words, directory) as process:
             until = time.monotonic() + seconds
@@ -203,10 +205,12 @@ def storm(*, clients: int, seconds: float, kills: int = 0, words: Sequence[str] 
                     time.sleep(seconds / (kills + 1))
                     for pid in workers(process.pid):
                         os.kill(pid, signal.SIGKILL)
+                        killed.add(pid)
                 for counts, latencies in running.get(timeout=seconds + 120):
                     result.counts += counts
                     result.latencies += latencies
         log = (directory / "log").read_text(encoding="utf-8", errors="replace")
+        result.killed = len(killed)
         result.locked = result.counts["locked"] + log.count("database is locked")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
