@@ -1,4 +1,4 @@
-"""Agents over a copy of a machine's files, children to hold leases, and a cgroup subtree of each test's own."""
+"""Agents over a copy of a machine's files, children to hold leases, and cgroups of each test's own."""
 
 from __future__ import annotations
 

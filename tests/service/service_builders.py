@@ -1,4 +1,4 @@
-"""The services composed as wiring composes them, over a real ledger and a machine's files; and what to ask."""
+"""The services composed as wiring does, over a real ledger and a machine's files; and what to ask."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ from nodeagent.service.survey import Survey
 SECOND = 1_000_000_000
 GIB = 1 << 30
 SCRIPTED = "scripted"
-LEAST = QuotaLimits(live_leases=10_000, queued_leases=10_000, grants_per_second=1e9)
+EVERY_LOOK = Periods(look=0, pause=0)  # a test that looks wants to see everything
+ROOMY = QuotaLimits(live_leases=10_000, queued_leases=10_000, grants_per_second=1e9)
 T = TypeVar("T")
 
 
@@ -150,11 +151,10 @@ class House:
         name: str = "vega10",
         tree: CgroupTree | None = None,
         effect: ScriptedEffect | None = None,
-        limits: QuotaLimits = LEAST,
+        limits: QuotaLimits = ROOMY,
         owner_of: Callable[[int], int] = lambda uid: uid,
         timeout: float = 0.1,
-        anchors: AnchorLimits = AnchorLimits(),
-        periods: Periods = Periods(look=0, pause=0),
+        periods: Periods = EVERY_LOOK,
     ) -> None:
         self.root, self.clock, self.tree, self.effect = root, clock, tree, effect
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
@@ -163,7 +163,7 @@ class House:
         scanner = Scanner(machine.SimulatedTree(root, found), reserve_percent=1, include_apus=False)
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation)
         self.changes, locks = Changes(), LeaseLocks()
-        self.anchors = Anchors(anchors, clock, tree)
+        self.anchors = Anchors(AnchorLimits(), clock, tree)
         self.journal = Journal(self.ledger, self._effects(tree, dmem))
         self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout)
         planner = (PlannerWithMore if effect else Planner)(tree, None if tree else "none", dmem, clock)

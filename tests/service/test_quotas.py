@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from service_builders import LEAST, SECOND, House, TurnedClock, admin, order_of, picture, user
+from service_builders import SECOND, House, TurnedClock, admin, order_of, picture, user
 
 from nodeagent.domain.errors import TooMany
 from nodeagent.domain.refusals import Code, Refusal
@@ -136,6 +136,6 @@ def test_subordinate_uids_share_their_owners_rate(clock: TurnedClock) -> None:
 
 def test_administrators_have_no_rate(clock: TurnedClock) -> None:
     """A prolog of root is never told to slow down."""
-    quotas = Quotas(LEAST.__class__(grants_per_second=1.0), clock, owner_of)
+    quotas = Quotas(QuotaLimits(grants_per_second=1.0), clock, owner_of)
     for _ in range(20):
         quotas.take_token(admin())
