@@ -183,6 +183,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     def start() -> None:
         ledger.open(floor=max(tree.lease_ids(), default=0) if tree else 0)
         if ledger.health().writable:
+            with ledger.write(release=True) as tx:
+                tx.event("started", uid=None, data={"version": __version__, "machine": node.machine})
             survey.rescan()
             reconciler.run_once()
         changes.listen(reconciler.wake)

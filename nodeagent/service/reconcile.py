@@ -19,6 +19,7 @@ from nodeagent.domain.device import DeviceState, Inventory
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.records import Drain
+from nodeagent.domain.request import Priority
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.changes import Changes
@@ -218,10 +219,11 @@ class Reconciler:
             self._releaser.end(lease.id, uid=None, reason=over)
 
     def _queue(self) -> None:
-        """Grant those who wait, oldest first; one that does not fit yet does not hold up those behind it."""
-        for lease in self._ledger.live():
-            if lease.state is LeaseState.QUEUED:
-                self._guarded(partial(self._granter.try_queued, lease), "queued", lease.id)
+        """Grant those who wait, by priority, then age; one that does not fit holds up nobody behind it."""
+        order = list(Priority)
+        waiting = [lease for lease in self._ledger.live() if lease.state is LeaseState.QUEUED]
+        for lease in sorted(waiting, key=lambda lease: (order.index(lease.request.priority), lease.id)):
+            self._guarded(partial(self._granter.try_queued, lease), "queued", lease.id)
 
     def _quarantine(self) -> None:
         for lease_id in {held.lease for held in self._ledger.quarantined()}:

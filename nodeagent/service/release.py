@@ -37,10 +37,12 @@ class Releaser:
         self._timeout = timeout_seconds
         self._guard = threading.Lock()
         self._running: dict[int, Future[None]] = {}
+        self._closed = False
         self._pool = ThreadPoolExecutor(CLEANERS, thread_name_prefix="cleaner")
 
     def close(self) -> None:
         """Take no more work; what is unfinished is taken up again at the next start."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def end(self, lease_id: int, *, uid: int | None, reason: str, kind: str = "releasing") -> None:
@@ -89,8 +91,9 @@ class Releaser:
         try:
             work(lease_id)
         except (AgentError, OSError) as fault:
-            # The reconciler comes back to every lease that is still releasing.
-            log.error("cleaning failed", lease=lease_id, why=str(fault))
+            # The reconciler comes back to every lease that is still releasing, after a restart too.
+            if not self._closed:
+                log.error("cleaning failed", lease=lease_id, why=str(fault))
         else:
             self._changes.announce(lease_id)
         finally:

@@ -103,9 +103,10 @@ def test_broken_off(agent: Any, time: Time) -> None:
     assert len(agent.requests) == 3
 
 
-def test_unhealthy_with_retry_after(agent: Any, time: Time) -> None:
-    """A 503 that says when to come back is tried again then, give or take the jitter."""
-    agent.canned = [(503, {"code": "LedgerUnavailable"}, {"Retry-After": "2"})]
+@pytest.mark.parametrize("status", [429, 503])
+def test_unhealthy_with_retry_after(status, agent: Any, time: Time) -> None:
+    """A 503 or 429 that says when to come back is tried again then, give or take the jitter."""
+    agent.canned = [(status, {"code": "LedgerUnavailable"}, {"Retry-After": "2"})]
     assert transport(agent.path, time).call("GET", "/v1/node").status == 200
     assert 1 <= time.slept[0] <= 3
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from gpulease.errors import AgentUnreachable, GpuleaseError, Refused, error_from
+from gpulease.errors import AgentUnreachable, GpuleaseError, NotGranted, error_from
 from gpulease.models import LIVE_STATES, Device, Event, Lease, Node, Raw, items
 from gpulease.transport import Answer, Transport
 
@@ -99,7 +99,7 @@ class Client:
         """Follow a queued lease until it is active.
 
         Raises:
-            Refused: it was cancelled, or its time in the queue ran out.
+            NotGranted: it was cancelled, or its time in the queue ran out.
         """
         while lease.state in ("queued", "preparing"):
             started = time.monotonic()
@@ -108,7 +108,7 @@ class Client:
                 time.sleep(0.5)  # an agent that cannot wait for us must not be asked in a tight loop
         if lease.state != "active":
             why = lease.reason or "it did not fit in time"
-            raise Refused({"code": "NotGranted", "detail": f"lease {lease.id} is {lease.state}: {why}"})
+            raise NotGranted({"detail": f"lease {lease.id} is {lease.state}: {why}"})
         return lease
 
     def attach(self, lease_id: int) -> Lease:

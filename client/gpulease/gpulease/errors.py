@@ -8,6 +8,8 @@
     │   └── ForeignServer      something answers there that is neither root's nor ours
     └── AnswerError            the agent said no
         ├── Refused            409: it does not fit now; says why per device, who blocks, what next
+        │   ├── NotGranted     it waited, and was cancelled or its time in the queue ran out
+        │   └── Quarantined    it was released, but a slice of it is not proved clean
         ├── NotAllowed         403, or the socket may not be opened
         ├── Unknown            404: no such lease or device
         ├── Stale              410: the lease has ended
@@ -91,6 +93,18 @@ class Refused(AnswerError):
     def next(self) -> Optional[str]:
         """What to do about it."""
         return _text(self.problem, "next")
+
+
+class NotGranted(Refused):
+    """A request that waited, and was cancelled or not granted in its time."""
+
+    code = "NotGranted"
+
+
+class Quarantined(Refused):
+    """A lease ended, but a slice of it is not proved clean: it is held back until it is."""
+
+    code = "Quarantined"
 
 
 class NotAllowed(AnswerError):

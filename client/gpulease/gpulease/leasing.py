@@ -8,7 +8,7 @@ from typing import Any
 from gpulease.cgroups import below_mount
 from gpulease.client import new_request_id
 from gpulease.command import Invocation
-from gpulease.errors import NotAllowed, Refused, UsageError
+from gpulease.errors import NotAllowed, Quarantined, UsageError
 from gpulease.ids import lease_id, lease_ids
 from gpulease.models import Lease
 from gpulease.options import request_fields
@@ -76,9 +76,7 @@ def release(call: Invocation) -> int:
             call.out.line(f"lease {lease.id}: {lease.state}" + (f": {lease.reason}" if lease.reason else ""))
     if failed:
         names = ", ".join(str(lease.id) for lease in failed)
-        raise Refused(
-            {"code": "Quarantined", "detail": f"lease {names} ended, but a slice is not proved clean"}
-        )
+        raise Quarantined({"detail": f"lease {names} ended, but a slice is not proved clean"})
     return 0
 
 

@@ -20,6 +20,7 @@ from gpulease.errors import AgentUnreachable, ForeignServer, NotAllowed
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_ANSWER_BYTES = 32 << 20  # a full page of leases on the largest node is below 1 MiB
+_ASK_AGAIN = (429, 503)
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _COMING_BACK = frozenset({errno.ECONNREFUSED, errno.ENOENT, errno.EAGAIN})
@@ -73,7 +74,8 @@ class Transport:
     ) -> Answer:
         """Ask until there is an answer or the deadline (the timeout plus *extra_seconds*) has passed.
 
-        A 503 with Retry-After is asked again too, where the deadline leaves the time; else it is the answer.
+        A 503 or 429 with Retry-After is asked again too, if the deadline leaves the time: tasks of one user
+        that start at once are over the connections of a uid only for a moment. Else it is the answer.
 
         Raises:
             AgentUnreachable: no complete answer came.
@@ -89,7 +91,7 @@ class Transport:
             wanted = pause * _jitter()
             try:
                 answer = self._attempt(request, deadline)
-                if answer.status != 503 or answer.retry_after is None:
+                if answer.status not in _ASK_AGAIN or answer.retry_after is None:
                     return answer
                 unhealthy = answer
                 wanted = max(answer.retry_after * _jitter(), wanted)
