@@ -86,11 +86,12 @@ def _queues(site: Site, needs: Demand) -> DeviceRefusal | None:
 def _memory(site: Site, pool: Pool, needs: Demand) -> DeviceRefusal | None:
     asked, usage = needs.vram_bytes, site.usage
     for total, used, holding, of_what in (
-        (site.device.grantable_bytes, usage.vram_bytes, usage.current, "grantable bytes"),
-        (pool.grantable_bytes, usage.pool_bytes, usage.pooled, f"grantable bytes of pool {pool.key}"),
+        (site.device.grantable_bytes, usage.vram_bytes, usage.current, "grantable"),
+        (pool.grantable_bytes, usage.pool_bytes, usage.pooled, f"grantable in pool {pool.key}"),
     ):
         if used + asked > total:
-            why = f"asks {asked} bytes of VRAM, {max(0, total - used)} of {total} {of_what} free"
+            free = f"{_size(max(0, total - used))} of {_size(total)} {of_what} free"
+            why = f"asks {_size(asked)} of VRAM, {free}"
             return _no(site.device, Code.INSUFFICIENT_MEMORY, why, holding if asked <= total else ())
     return None
 
@@ -133,3 +134,11 @@ def _offer(site: Site, geometry: Geometry, needs: Demand, cus: CuSet) -> Offer:
     )
     joins = needs.shared and site.usage.shared_cus is not None
     return Offer(device, placed, site.usage.load(device), joins)
+
+
+def _size(size_bytes: int) -> str:
+    """Bytes for a person, in the unit that leaves a digit before the point."""
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << bits:
+            return f"{size_bytes / (1 << bits):.1f} {unit}"
+    return f"{size_bytes} B"

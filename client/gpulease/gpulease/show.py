@@ -11,6 +11,7 @@ from gpulease.models import Device, Event, Lease, Node
 from gpulease.screen import Coloured, Screen, safe, table
 from gpulease.sizes import human_size
 
+_FILTERED = ("CardUuidMismatch", "CardTypeMismatch")
 _MOST_REASONS = 8
 _GIB = 1 << 30
 
@@ -210,7 +211,9 @@ def show_error(screen: Screen, error: GpuleaseError) -> None:
 def refusal_reasons(error: Refused, times: str = "×") -> list[str]:
     """Why each device does not fit; devices with the same reason, or too many of them, in one line."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for device in error.devices:
+    # Devices that the request itself leaves out say nothing, unless there are no others.
+    wanted = [device for device in error.devices if device.get("code") not in _FILTERED]
+    for device in wanted or error.devices:
         alike.setdefault((str(device.get("code")), _why(device)), []).append(str(device.get("device")))
     if len(alike) > _MOST_REASONS:
         by_code: dict[tuple[str, str], list[str]] = {}
