@@ -54,7 +54,7 @@ class Attacher:
             lease = self._own_active(caller, lease_id)
             anchor = self._enter(caller, lease)
             with self._ledger.write(release=True) as tx:
-                if lease.cgroup is None:
+                if anchor.pid is not None:
                     self._hold_for(tx, lease_id, anchor)
                 if not lease.anchor.armed:
                     tx.set_anchor(lease_id, self._anchors.armed(anchor))

@@ -34,6 +34,7 @@ log = structlog.get_logger()
 
 Outcome = Granted | Queued | Refusal
 SECOND_NS = 1_000_000_000
+UNDONE = (LeaseState.RELEASING, LeaseState.RELEASED, LeaseState.FAILED)
 FOLLOW_SECONDS = 4.0  # how long a repeated request follows the first one that still prepares
 
 
@@ -216,8 +217,8 @@ class Granter:
             return tx.lease(lease.id) or lease
 
     def _followed(self, outcome: Outcome) -> Outcome:
-        """*outcome*; that of a repeated request only once the first one's limits are in place, or failed."""
-        if not isinstance(outcome, Granted) or outcome.lease.state is not LeaseState.PREPARING:
+        """*outcome*; that of a repeated request is what the first one gave, once that is known."""
+        if not isinstance(outcome, Granted):
             return outcome
         lease_id = outcome.lease.id
 
@@ -228,6 +229,8 @@ class Granter:
         lease = self._parts.changes.wait_for(prepared, FOLLOW_SECONDS, lease_id=lease_id)
         if lease is None:
             raise LedgerUnavailable(f"lease {lease_id} is still being prepared; try again")
+        if lease.environment is None and lease.state in UNDONE:
+            raise OutsideFault(f"lease {lease_id}", lease.reason or "not prepared")
         return Granted(lease, fresh=False)
 
     def _remembered(self, ledger: Queries, caller: Caller, order: Order) -> Outcome | None:

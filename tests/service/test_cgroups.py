@@ -357,6 +357,70 @@ def test_the_agent_without_its_cgroups_keeps_what_it_cannot_prove(build, tree: C
     assert child.wait(20) == -9
 
 
+def test_a_process_that_attached_without_cgroups_keeps_the_slice(build, tree: CgroupTree, children) -> None:
+    """The agent had no right to cgroups when it came; with it again, an empty cgroup is no proof."""
+    home = build(tree=tree)
+    lease = home.grant(cus=8)
+    home.die()
+    home = build()
+    caller = children.peer(administrator=True)
+    home.agent.attach(caller, lease.id)
+    home.die()
+    home = build(tree=tree)
+    assert home.release(lease).state is LeaseState.FAILED
+    children.end(caller.pid)
+    home.agent.clear_lease(admin(), lease.id)
+    assert home.ledger.held() == ()
+
+
+def job(tree: CgroupTree, pid: int) -> str:
+    """The path of a new cgroup, as a job's or container's, with *pid* in it."""
+    path = f"{tree.instance}/job{pid}"
+    directory = tree.mount / path[1:]
+    directory.mkdir()
+    (directory / "cgroup.procs").write_text(str(pid))
+    return path
+
+
+def test_a_lease_taken_in_a_job_nests_below_it(home: House, children) -> None:
+    """The job's limits still bind its processes; release ends the lease's alone: threat 9."""
+    caller, sibling = children.peer(administrator=True), children.sleeper()
+    path = job(home.tree, caller.pid)
+    (home.tree.mount / path[1:] / "cgroup.procs").write_text(str(sibling.pid))
+    lease = home.grant(caller, cus=8, anchor=CGROUP)
+    assert lease.cgroup.startswith(f"{path}/")
+    home.agent.attach(caller, lease.id)
+    assert procs(home, lease) == (caller.pid,)
+    assert home.release(lease, caller).state is LeaseState.RELEASED
+    assert sibling.poll() is None
+    assert home.tree.cgroup_of(sibling.pid) == path
+
+
+def test_nobody_leaves_its_job_by_attach(home: House, children) -> None:
+    """A lease outside the peer's job does not take it in: threat 9."""
+    caller = children.peer(administrator=True)
+    lease = home.grant(admin(), cus=8, anchor=CGROUP)
+    path = job(home.tree, caller.pid)
+    with pytest.raises(NotAllowed, match="confined"):
+        home.agent.attach(caller, lease.id)
+    assert home.tree.cgroup_of(caller.pid) == path
+
+
+def test_a_lease_whose_job_ended_meanwhile_is_not_granted(home: House, children) -> None:
+    """The cgroup to nest below is gone between the booking and the act: a fault, and nothing is held."""
+    caller, blocker = children.peer(administrator=True), home.grant(count=2)
+    path = job(home.tree, caller.pid)
+    lease = home.grant(caller, cus=8, anchor=CGROUP, wait=600)
+    (home.tree.mount / home.tree.instance[1:] / "other").mkdir()
+    (home.tree.mount / home.tree.instance[1:] / "other/cgroup.procs").write_text(str(caller.pid))
+    (home.tree.mount / path[1:]).rmdir()
+    home.release(blocker)
+    home.look()
+    assert home.state(lease.id) is LeaseState.RELEASED
+    assert "not prepared" in (home.ledger.lease(lease.id).reason or "")
+    assert home.ledger.held() == ()
+
+
 def test_an_adopted_cgroup_is_watched_and_never_killed(home: House, children) -> None:
     """Its lease ends when it is empty; released before, the slice waits and its processes run on."""
     child = children.sleeper()

@@ -45,6 +45,26 @@ def test_a_fault_in_an_effect_leaves_nothing_held(build, effect: ScriptedEffect,
     assert house.grant(cus=8).state is LeaseState.ACTIVE
 
 
+def test_a_repeated_request_gets_the_fault_that_the_first_one_got(build, effect: ScriptedEffect) -> None:
+    """Never a lease that was not prepared; another request id asks afresh."""
+    effect.script = {"verify": [outside()]}
+    house = build(effect=effect)
+    for _ in range(2):
+        with pytest.raises(OutsideFault, match="made to fail"):
+            house.grant(cus=8, request_id="a")
+        house.settle()
+    assert effect.calls["apply"] == 1
+    assert house.grant(cus=8, request_id="b").state is LeaseState.ACTIVE
+
+
+def test_a_repeated_request_of_an_ended_lease_gets_that_lease(house: House) -> None:
+    """Its state says that it ended; nothing new is taken."""
+    lease = house.grant(cus=8, request_id="a")
+    house.release(lease)
+    assert house.grant(cus=8, request_id="a") == house.ledger.lease(lease.id)
+    assert house.ledger.held() == ()
+
+
 def test_an_effect_that_the_agent_has_no_means_for_is_a_fault(build, effect: ScriptedEffect) -> None:
     """A journal written with more rights than this start has gives OutsideFault, never a crash."""
     house = build(effect=effect)
