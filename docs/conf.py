@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
 import nodeagent
+from nodeagent.adapters.clock import SystemClock
+from nodeagent.api.app import ApiSettings, api_routes
+from nodeagent.api.openapi import document
 
 project = "nodeagent"
 author = "the nodeagent authors"
@@ -15,3 +23,15 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"nodeagent {release}"
 man_pages = [("cli", "nodeagent", "share the AMD GPUs of one node", author, 1)]
+
+
+def write_openapi(app: Sphinx) -> None:
+    """Put the description that the agent serves beside the pages, for readers without an agent."""
+    routes = api_routes(agent=None, settings=ApiSettings(clock=SystemClock(), version=release))
+    path = Path(app.outdir) / "openapi.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document(routes, release), indent=1), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", write_openapi)
