@@ -15,7 +15,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nodeagent.domain.errors import InvalidField
-from nodeagent.domain.request import Policy, Shape
 
 DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
@@ -47,8 +46,6 @@ class State(_Section):
 class Defaults(_Section):
     """What a request gets that does not say."""
 
-    shape: Shape = Field(default=Shape.EVEN, description="shape of a CU set")
-    placement: Policy = Field(default=Policy.BINPACK, description="placement policy")
     shared_cu: float = Field(
         default=25.0, gt=0, le=100, description="percent of a device's CUs in its shared set"
     )
