@@ -127,7 +127,8 @@ def migrate(config_path: Path | None, state_dir: Path | None) -> None:
     from nodeagent.wiring import ledger_path
 
     path = ledger_path(config_path, state_dir)
-    click.echo(f"{path}: {run(path)}")
+    steps = run(path)
+    click.echo(f"{path}: " + (f"upgraded through {', '.join(steps)}" if steps else "nothing to do"))
 
 
 @cli.command()

@@ -1,0 +1,96 @@
+"""The settings: strict when checked, lenient at a start, and never from a file that others can write."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nodeagent import config
+from nodeagent.cli.main import cli
+from nodeagent.domain.errors import InvalidField
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "nodeagent.toml"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o644)
+    return path
+
+
+def test_an_absent_file_means_every_default(tmp_path: Path) -> None:
+    """Without a file the agent runs on its defaults."""
+    assert config.check(tmp_path / "none") == (config.Config(), [])
+
+
+def test_a_given_key_is_taken(tmp_path: Path) -> None:
+    """What the file says holds, and the rest keeps its default."""
+    settings, complaints = config.check(written(tmp_path, "[limits]\nlive_leases = 3\n"))
+    assert (settings.limits.live_leases, settings.limits.queued_leases, complaints) == (3, 8, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[limits]\nlive_lease = 3\n", "limits.live_lease"),
+        ("[limit]\nlive_leases = 3\n", "limit"),
+        ("limits = 3\n", "limits"),
+        ("[limits]\nlive_leases = 0\n", "limits.live_leases"),
+        ("[limits]\nlive_leases = 'many'\n", "limits.live_leases"),
+        ("[privacy]\nleases = 'closed'\n", "privacy.leases"),
+    ],
+)
+def test_a_wrong_key_is_named_and_dropped(tmp_path: Path, text: str, key: str) -> None:
+    """A wrong key or value is named in full, and its default holds, so that a start goes on."""
+    settings, complaints = config.check(written(tmp_path, text))
+    assert [complaint.split(":")[0] for complaint in complaints] == [key]
+    assert settings == config.Config()
+
+
+def test_one_wrong_key_leaves_the_others(tmp_path: Path) -> None:
+    """Beside a wrong key the right ones still hold."""
+    text = "[limits]\nlive_leases = 3\nqueue = 1\n[release]\ntimeout_seconds = 5\n"
+    settings, complaints = config.check(written(tmp_path, text))
+    assert (settings.limits.live_leases, settings.release.timeout_seconds, len(complaints)) == (3, 5.0, 1)
+
+
+def test_garbled_toml_is_refused_by_name(tmp_path: Path) -> None:
+    """A file that is no TOML is named, with the place."""
+    path = written(tmp_path, "[limits\n")
+    with pytest.raises(InvalidField, match="no valid TOML"):
+        config.check(path)
+
+
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    """Settings feed a root daemon, so a file that a group can write is not read."""
+    path = written(tmp_path, "")
+    path.chmod(0o664)
+    with pytest.raises(InvalidField, match="writable by nobody else"):
+        config.check(path)
+
+
+@pytest.mark.root
+def test_another_users_file_is_refused(tmp_path: Path) -> None:
+    """A file of another user's is not read by root."""
+    path = written(tmp_path, "")
+    os.chown(path, 64_321, 64_321)
+    with pytest.raises(InvalidField, match="belong to root"):
+        config.check(path)
+
+
+def test_show_prints_what_check_reads(tmp_path: Path) -> None:
+    """`config show` is a file that `config check` finds well and that means the same."""
+    shown = CliRunner().invoke(cli, ["config", "show", "--config", str(tmp_path / "none")]).output
+    assert set(tomllib.loads(shown)) == set(config.Config.model_fields)
+    assert config.check(written(tmp_path, shown)) == (config.Config(), [])
+
+
+def test_check_fails_on_a_wrong_key(tmp_path: Path) -> None:
+    """`config check` exits 2 and names the key."""
+    path = written(tmp_path, "[servers]\n")
+    done = CliRunner().invoke(cli, ["config", "check", "--config", str(path)])
+    assert done.exit_code == 2
+    assert "servers: unknown key" in done.stderr
