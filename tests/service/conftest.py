@@ -19,7 +19,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from service_builders import House, ScriptedEffect, TurnedClock
+from service_builders import House
+from service_world import ScriptedEffect, TurnedClock
 
 from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
@@ -104,6 +105,12 @@ def tree() -> Iterator[CgroupTree]:
             cgroup.kill()
             assert cgroup.wait_unpopulated(20)
             cgroup.remove()
+
+
+@pytest.fixture
+def home(build: Build, tree: CgroupTree) -> House:
+    """An agent with a cgroup subtree of its own, patient with dying processes."""
+    return build(tree=tree, timeout=20)
 
 
 @dataclass

@@ -8,12 +8,13 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service_world import SCRIPTED, PlannerWithMore, ScriptedEffect, TurnedClock
+
 from nodeagent.adapters import machine
-from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
@@ -37,7 +38,7 @@ from nodeagent.service.cgroup_effects import (
     ProcessEffect,
 )
 from nodeagent.service.changes import Changes
-from nodeagent.service.effects import Arguments, Effect, Evidence, Journal, Pending, Planned
+from nodeagent.service.effects import Effect, Journal
 from nodeagent.service.grant import Granter, GrantParts
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
@@ -47,87 +48,10 @@ from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
 
-SECOND = 1_000_000_000
 GIB = 1 << 30
-SCRIPTED = "scripted"
 EVERY_LOOK = Periods(look=0, pause=0)  # a test that looks wants to see everything
 ROOMY = QuotaLimits(live_leases=10_000, queued_leases=10_000, grants_per_second=1e9)
 T = TypeVar("T")
-
-
-class DeathError(BaseException):
-    """The agent dies at this instruction: no handler of its own may run on."""
-
-
-@dataclass
-class TurnedClock:
-    """A clock that stands until a test turns it."""
-
-    boot_id: str = "boot-a"
-    now_ns: int = 1_000 * SECOND
-    now: float = 1_800_000_000.0
-
-    def boot_ns(self) -> int:
-        return self.now_ns
-
-    def wall(self) -> float:
-        return self.now
-
-    def turn(self, seconds: float) -> None:
-        self.now_ns += int(seconds * SECOND)
-        self.now += seconds
-
-    def reboot(self) -> None:
-        self.boot_id += "x"
-        self.now_ns = 10 * SECOND
-
-
-@dataclass
-class ScriptedEffect:
-    """One change in a world outside the agent. *script* says what each part does instead, call by call.
-
-    A script's items: an exception to raise before the act, ``"after"`` with `DeathError` to die after it,
-    a text for `Pending`. A script that has run out lets everything succeed.
-    """
-
-    world: set[int] = field(default_factory=set)  # the leases for which the change is made
-    script: dict[str, list[Any]] = field(default_factory=dict)
-    on_apply: Callable[[int], None] = lambda lease: None
-    calls: Counter[str] = field(default_factory=Counter)
-
-    def apply(self, arguments: Arguments) -> Evidence:
-        lease = int(arguments["lease"])
-        self.on_apply(lease)
-        self._step("apply", lambda: self.world.add(lease))
-        return {"made": True}
-
-    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        self._step("verify", lambda: None)
-        return {"seen": int(arguments["lease"]) in self.world}
-
-    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        why = self._step("undo", lambda: self.world.discard(int(arguments["lease"])))
-        return Pending(why) if why else {"gone": True}
-
-    def _step(self, part: str, act: Callable[[], None]) -> str | None:
-        self.calls[part] += 1
-        left = self.script.get(part, [])
-        step = left.pop(0) if left else None
-        if isinstance(step, str) and step != "after":
-            return step
-        if isinstance(step, BaseException):
-            raise step
-        act()
-        if step == "after":
-            raise DeathError
-        return None
-
-
-class PlannerWithMore(Planner):
-    """Plans the scripted effect, too, as a later means of enforcement would be."""
-
-    def home(self, lease_id: int, *rest: Any, **named: Any) -> list[Planned]:
-        return [*super().home(lease_id, *rest, **named), Planned(SCRIPTED, {"lease": lease_id})]
 
 
 def until(look: Callable[[], T], seconds: float = 20.0) -> T:
@@ -257,6 +181,22 @@ class House:
 
     def release(self, lease: Lease, caller: Caller | None = None) -> Lease:
         return self.agent.release(caller or admin(), lease.id, 10)
+
+    def procs(self, lease: Lease) -> tuple[int, ...]:
+        """Who is in the lease's cgroup."""
+        with self._cgroup(lease) as cgroup:
+            return cgroup.procs()
+
+    def enter(self, lease: Lease, pid: int) -> None:
+        """Put a process of the test into the lease's cgroup, as the kernel allows root to."""
+        with self._cgroup(lease) as cgroup:
+            cgroup.move(pid)
+
+    def _cgroup(self, lease: Lease) -> OpenCgroup:
+        assert self.tree is not None and lease.cgroup is not None
+        ref = self.tree.resolve(lease.cgroup)
+        assert ref is not None
+        return self.tree.open(ref)
 
     def kinds(self, lease: Lease) -> list[str]:
         """The kinds of the lease's events, in order."""

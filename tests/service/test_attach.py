@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from service_builders import House, TurnedClock, admin, user
+from service_builders import House, admin, user
+from service_world import TurnedClock
 
 from nodeagent.domain.errors import InvalidField, NotAllowed, StaleLease, UnknownThing
 from nodeagent.domain.lease import AnchorKind, LeaseState, SliceState

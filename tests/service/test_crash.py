@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from service_builders import (
-    DeathError,
-    House,
-    ScriptedEffect,
-    TurnedClock,
-    admin,
-    check_sound,
-    order_of,
-    until,
-    user,
-    vanish,
-)
+from service_builders import House, admin, check_sound, order_of, until, user, vanish
+from service_world import DeathError, ScriptedEffect, TurnedClock
 
 from nodeagent.domain.lease import AnchorKind, LeaseState, SliceState
 

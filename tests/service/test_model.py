@@ -19,15 +19,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from service_builders import (
-    DeathError,
-    House,
-    ScriptedEffect,
-    TurnedClock,
-    admin,
-    check_sound,
-    order_of,
-)
+from service_builders import House, admin, check_sound, order_of
+from service_world import DeathError, ScriptedEffect, TurnedClock
 
 from nodeagent.domain.errors import StaleLease
 from nodeagent.domain.lease import ENDED, AnchorKind, Lease, LeaseState

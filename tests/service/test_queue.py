@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from service_builders import House, TurnedClock, admin, order_of, user, vanish
+from service_builders import House, admin, order_of, user, vanish
+from service_world import TurnedClock
 
 from nodeagent.domain.lease import AnchorKind, LeaseState
 from nodeagent.domain.refusals import Refusal

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from service_builders import SECOND, House, TurnedClock, admin, order_of, picture, user
+from service_builders import House, admin, order_of, picture, user
+from service_world import SECOND, TurnedClock
 
 from nodeagent.domain.errors import TooMany
 from nodeagent.domain.refusals import Code, Refusal

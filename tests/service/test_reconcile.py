@@ -6,17 +6,8 @@ import os
 from dataclasses import replace
 
 import pytest
-from service_builders import (
-    House,
-    TurnedClock,
-    admin,
-    node_directory,
-    outside,
-    touch_generation,
-    until,
-    user,
-    vanish,
-)
+from service_builders import House, admin, node_directory, outside, touch_generation, until, user, vanish
+from service_world import TurnedClock
 
 from nodeagent.domain.device import DeviceState
 from nodeagent.domain.errors import LedgerUnavailable

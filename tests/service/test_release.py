@@ -6,7 +6,8 @@ import os
 import threading
 
 import pytest
-from service_builders import House, ScriptedEffect, admin, order_of, outside, until, user
+from service_builders import House, admin, order_of, outside, until, user
+from service_world import ScriptedEffect
 
 from nodeagent.domain.errors import NotAllowed, StaleLease, UnknownThing
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
