@@ -132,7 +132,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
 
     journal = Journal(ledger, _effects(tree, dmem, clock, in_use))
-    releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds)
+    releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
     planner = Planner(tree, no_tree, dmem, clock)
     granter = Granter(
         GrantParts(

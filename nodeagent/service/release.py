@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
@@ -12,7 +12,7 @@ from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import ENDED, Lease, LeaseState, SliceState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
-from nodeagent.service.effects import Journal, record
+from nodeagent.service.effects import Journal, Undoing, record
 from nodeagent.service.locks import LeaseLocks
 
 log = structlog.get_logger()
@@ -25,16 +25,26 @@ _Work = Callable[[int], None]
 
 
 class Releaser:
-    """Ends leases. Nothing is freed under a living process: what is not proved gone is quarantined."""
+    """Ends leases. Nothing is freed under a living process: what is not proved gone is quarantined.
+
+    So is a slice whose device is *away*, until that is back: nobody can look whether it is clean.
+    """
 
     def __init__(
-        self, ledger: Ledger, journal: Journal, locks: LeaseLocks, changes: Changes, timeout_seconds: float
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        locks: LeaseLocks,
+        changes: Changes,
+        timeout_seconds: float,
+        away: Callable[[str], bool],
     ) -> None:
         self._ledger = ledger
         self._journal = journal
         self._locks = locks
         self._changes = changes
         self._timeout = timeout_seconds
+        self._away = away
         self._guard = threading.Lock()
         self._running: dict[int, Future[None]] = {}
         self._closed = False
@@ -105,29 +115,47 @@ class Releaser:
         if lease is None or lease.state is not LeaseState.RELEASING:
             return
         walk = self._journal.undo(lease_id, self._timeout)
-        pending = walk.pending
+        unclean = self._unclean(lease, walk)
         with self._ledger.write(release=True) as tx:
             record(tx, walk.done)
-            if pending is None:
-                tx.move_slices(lease_id, SliceState.FREE)
+            tx.move_slices(lease_id, SliceState.FREE, only=_clean_slices(lease, unclean))
+            if not unclean:
                 tx.move_lease(lease_id, LeaseState.RELEASED)
                 tx.event("released", uid=None, lease=lease_id)
-            else:
-                tx.move_slices(lease_id, SliceState.QUARANTINED, reason=pending.why)
-                tx.move_lease(lease_id, LeaseState.FAILED, reason=pending.why)
-                tx.event("quarantined", uid=None, lease=lease_id, reason=pending.why)
-                log.warning("slice quarantined", lease=lease_id, why=pending.why)
+                return
+            why = "; ".join(sorted(set(unclean.values())))
+            for slice_id, reason in unclean.items():
+                tx.move_slices(lease_id, SliceState.QUARANTINED, only=[slice_id], reason=reason)
+            tx.move_lease(lease_id, LeaseState.FAILED, reason=f"{lease.reason or 'ended'}; {why}")
+            tx.event("quarantined", uid=None, lease=lease_id, reason=why)
+        log.warning("slice quarantined", lease=lease_id, why=why)
 
     def _retry(self, lease_id: int) -> None:
         lease = self._ledger.lease(lease_id)
         if lease is None or not quarantined(lease):
             return
         walk = self._journal.undo(lease_id, RETRY_SECONDS)
-        if walk.pending is None:
+        clean = _clean_slices(lease, self._unclean(lease, walk))
+        if clean:
             with self._ledger.write(release=True) as tx:
                 record(tx, walk.done)
-                tx.move_slices(lease_id, SliceState.FREE)
+                tx.move_slices(lease_id, SliceState.FREE, only=clean)
                 tx.event("cleared", uid=None, lease=lease_id, reason="proved clean")
+
+    def _unclean(self, lease: Lease, walk: Undoing) -> dict[int, str]:
+        """By slice, why it is not proved clean. A pending effect puts all slices of the lease in doubt."""
+        held = [one for one in lease.slices if one.state is not SliceState.FREE]
+        if walk.pending is not None:
+            return {one.id: walk.pending.why for one in held}
+        return {
+            one.id: f"device {one.placed.device} is away; its slice waits until that is back"
+            for one in held
+            if self._away(one.placed.device)
+        }
+
+
+def _clean_slices(lease: Lease, unclean: Collection[int]) -> list[int]:
+    return [one.id for one in lease.slices if one.state is not SliceState.FREE and one.id not in unclean]
 
 
 def quarantined(lease: Lease) -> bool:

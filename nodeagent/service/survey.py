@@ -61,6 +61,11 @@ class Survey:
         self.rescan()
         return True
 
+    def away(self, device_key: str) -> bool:
+        """Whether the last scan did not find the device."""
+        device = self.found().device(device_key)
+        return device is None or device.state is DeviceState.GONE
+
     def found(self) -> Inventory:
         """The last scan alone, which needs no ledger; empty before the first one."""
         with self._lock:

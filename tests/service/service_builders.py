@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -89,7 +88,7 @@ class House:
         self.changes, locks = Changes(), LeaseLocks()
         self.anchors = Anchors(AnchorLimits(), clock, tree)
         self.journal = Journal(self.ledger, self._effects(tree, dmem))
-        self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout)
+        self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout, self.survey.away)
         planner = (PlannerWithMore if effect else Planner)(tree, None if tree else "none", dmem, clock)
         self.quotas = Quotas(limits, clock, owner_of)
         parts = GrantParts(
@@ -282,4 +281,9 @@ def node_directory(root: Path, kfd_node: int) -> Path:
 
 
 def vanish(root: Path, kfd_node: int) -> None:
-    shutil.rmtree(node_directory(root, kfd_node))
+    """Take a device off the node, kept aside for `come_back`."""
+    node_directory(root, kfd_node).rename(root / f"aside-{kfd_node}")
+
+
+def come_back(root: Path, kfd_node: int) -> None:
+    (root / f"aside-{kfd_node}").rename(node_directory(root, kfd_node))

@@ -6,12 +6,22 @@ import os
 from dataclasses import replace
 
 import pytest
-from service_builders import House, admin, node_directory, outside, touch_generation, until, user, vanish
+from service_builders import (
+    House,
+    admin,
+    come_back,
+    node_directory,
+    outside,
+    touch_generation,
+    until,
+    user,
+    vanish,
+)
 from service_world import TurnedClock
 
 from nodeagent.domain.device import DeviceState
 from nodeagent.domain.errors import LedgerUnavailable
-from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState
+from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
 from nodeagent.service.reconcile import Periods
 
 
@@ -176,7 +186,7 @@ def test_another_generation_means_another_scan(house: House) -> None:
 
 
 def test_a_vanished_device_loses_its_leases_and_is_listed_as_gone(build) -> None:
-    """Its leases end with the reason, others go on, and nothing is granted there until it is back."""
+    """Its leases end with the reason, others go on; the slices are held back until it is back."""
     house = build("mi210")
     device, other = house.agent.inventory().devices[:2]
     lease = house.grant(user(), cus=8, device=(device.key,))
@@ -184,9 +194,14 @@ def test_a_vanished_device_loses_its_leases_and_is_listed_as_gone(build) -> None
     vanish(house.root, device.kfd_node)
     touch_generation(house.root, 3)
     house.look()
-    assert house.kinds(lease) == ["granted", "lost", "released"]
+    assert house.kinds(lease) == ["granted", "lost", "quarantined"]
     assert house.state(untouched.id) is LeaseState.ACTIVE
     assert house.agent.device(device.key).state is DeviceState.GONE
+    assert house.agent.clear_lease(admin(), lease.id).slices[0].state is SliceState.QUARANTINED
+    come_back(house.root, device.kfd_node)
+    touch_generation(house.root, 4)
+    house.look()
+    assert house.agent.clear_lease(admin(), lease.id).slices[0].state is SliceState.FREE
 
 
 def test_one_bad_read_of_a_device_ends_none_of_its_leases(build) -> None:
