@@ -81,7 +81,7 @@ def test_what_is_not_proved_in_time_is_quarantined(build, effect: ScriptedEffect
     """The lease ends FAILED with the reason; its slice is kept from everybody."""
     house, lease, _ = quarantined(build, effect)
     assert lease.state is LeaseState.FAILED
-    assert lease.reason == "memory is still charged"
+    assert lease.reason == "released by its holder; memory is still charged"
     (held,) = house.ledger.quarantined()
     assert held.lease == lease.id
     assert house.kinds(lease)[-1] == "quarantined"
