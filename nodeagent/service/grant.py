@@ -93,9 +93,9 @@ class Granter:
                 lease = self._lease(lease_id)
                 if lease.state is LeaseState.PREPARING:
                     lease = self._activate(lease)
-        except (OutsideFault, AgentError, OSError) as fault:
-            if isinstance(fault, LedgerUnavailable):
-                raise
+        except LedgerUnavailable:
+            raise  # the reconciler finishes it when the ledger is back
+        except (AgentError, OSError) as fault:
             log.warning("a grant could not be prepared", lease=lease_id, why=str(fault))
             parts.releaser.end(lease_id, uid=None, reason=f"not prepared: {fault}")
             if isinstance(fault, AgentError):

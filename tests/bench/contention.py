@@ -63,7 +63,8 @@ class Result:
         yield f"two holders of one CU    {self.counts['conflict']}"
         yield f"5xx answers              {self.counts['5xx']}"
         yield f"'database is locked'     {self.locked}"
-        yield f"workers killed           {self.killed}; no answer within 10 s: {self.counts['unreachable']} calls"
+        yield f"workers killed           {self.killed}"
+        yield f"no answer within 10 s    {self.counts['unreachable']}"
         median, p99 = (ordered[int(len(ordered) * share)] * 1e3 for share in (0.5, 0.99))
         yield f"grant, median and p99    {median:.1f} ms, {p99:.1f} ms"
 
