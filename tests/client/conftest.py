@@ -196,6 +196,14 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         """A client that was killed in a call is part of the tests."""
 
 
+@pytest.fixture(autouse=True, scope="session")
+def terminal_signals() -> None:
+    """As from a terminal, also when the tests run in the background, where a shell ignores these."""
+    for one in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(one, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[FakeAgent]:
     path = tmp_path / "api.sock"

@@ -93,8 +93,23 @@ def test_filters(agent: Any, gpulease: Any) -> None:
     assert shown("--state", "active") == [1001, 1002]
     assert shown("--user", "root") == shown("--user", "0") == [1001, 1003]
     assert shown("--device", ",0000:c1:00.0/0,") == shown("--device", "0000:c1:00.0") == [1001, 1002, 1003]
-    assert shown("--device", "0000:c2:00.0/0") == []
     assert shown("--since", "2020-01-01T00:00:00Z") == shown("--since", "1d") == [1002, 1003]
+
+
+@pytest.mark.parametrize("command", ["status", "devices", "numbering", "events"])
+def test_a_filter_takes_every_printed_name(agent: Any, gpulease: Any, device: Any, command: str) -> None:
+    """--device understands each name that numbering prints; one of no device is a usage error."""
+    agent.devices.append({**device, "device": "0000:c2:00.0/0", "pci": "0000:c2:00.0", "unique_id": "0x1"})
+    agent.devices[1].update(uuid=None, render_node="renderD129")
+    agent.events = [
+        {"id": 1, "kind": "drained", "device": key} for key in ("0000:c1:00.0/0", "0000:c2:00.0/0")
+    ]
+    for name in ("0000:c1:00.0/0", "c1:00.0", "renderD128", "/dev/dri/renderD128", "GPU-00a1b2c3d4e5f607"):
+        shown = gpulease(command, "--device", name).stdout
+        assert "0000:c1:00.0" in shown and "0000:c2:00.0" not in shown
+    done = gpulease(command, "--device", "renderD200")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'renderD200' names no device of this node; it has 0000:c1:00.0/0, 0000:c2:00.0/0" in done.stderr
 
 
 def test_devices(agent: Any, gpulease: Any) -> None:
@@ -121,6 +136,12 @@ def test_show(agent: Any, gpulease: Any) -> None:
     shown = gpulease("show", "1001").stdout
     assert "64 CUs (0-63), asked 76, effective 64" in shown
     assert "  ROCR_VISIBLE_DEVICES=0\n  unset HIP_VISIBLE_DEVICES" in shown
+
+
+def test_a_whole_device_is_said(gpulease: Any) -> None:
+    """A grant that names no size says that it takes a whole device."""
+    assert "taking a whole device, exclusively" in gpulease("grant").stderr
+    assert "exclusively" not in gpulease("grant", "--cu", "1").stderr
 
 
 def test_grant_renew_release(agent: Any, gpulease: Any) -> None:
@@ -159,8 +180,9 @@ def test_adopt(agent: Any, gpulease: Any, target: str, anchor: Any, kind: str) -
 
 
 def test_adopt_nothing(gpulease: Any) -> None:
-    """What is neither a pid nor a path is a usage error."""
-    assert gpulease("adopt", "firefox").returncode == 2
+    """What is neither a pid nor a path is a usage error, and so is a number that no process has."""
+    for target in ("firefox", "0", "1", "99999999"):
+        assert gpulease("adopt", target).returncode == 2
 
 
 def test_env(agent: Any, gpulease: Any) -> None:
@@ -187,6 +209,15 @@ def test_env_of_a_masked_lease(agent: Any, gpulease: Any) -> None:
     """The environment of another's lease is not ours to have."""
     agent.add_lease(environment=None)
     assert gpulease("env", "1001").returncode == 4
+
+
+@pytest.mark.parametrize(("state", "code"), [("released", "StaleLease"), ("queued", "NotGranted")])
+def test_env_of_a_lease_that_has_none(agent: Any, gpulease: Any, state: str, code: str) -> None:
+    """A lease that ended, or waits yet, gives a shell nothing: its share may be another's."""
+    agent.canned = [(200, agent.add_lease(state=state), {})]
+    done = gpulease("env", "1001")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"gpulease: {code}: lease 1001" in done.stderr
 
 
 def test_events(agent: Any, gpulease: Any) -> None:
@@ -226,107 +257,6 @@ def test_json(agent: Any, gpulease: Any, words: list[str]) -> None:
         assert json.loads(done.stdout)
         assert done.stdout.isascii()
         assert not set(done.stdout) & {"\x1b", "\x7f"}
-
-
-def test_json_of_a_refusal(agent: Any, gpulease: Any, refusal: Any) -> None:
-    """With --json a refusal's body is on stdout, its meaning on stderr and in the exit code."""
-    agent.canned_grant = (409, refusal, {})
-    done = gpulease("grant", "--json")
-    assert (done.returncode, json.loads(done.stdout)) == (3, refusal)
-    assert "gpulease: NodeInsufficientDevice" in done.stderr
-
-
-def test_refusal(agent: Any, gpulease: Any, refusal: Any) -> None:
-    """A refusal says why per device, who blocks, until when, and what to do; alike devices in one line."""
-    agent.canned_grant = (409, refusal, {})
-    done = gpulease("grant", "--cu", "64")
-    assert done.returncode == 3
-    assert done.stderr == (
-        "  8 × CardInsufficientCore: 32 CUs free, 64 asked\n"
-        "  blocked by lease 1001, 1002\n"
-        "  the earliest of them ends at 2031-05-04T12:00:00Z\n"
-        "  next: wait with --wait, or ask for less\n"
-        "gpulease: NodeInsufficientDevice: 0 devices fit, 1 is asked for\n"
-    )
-
-
-def test_many_different_reasons(agent: Any, gpulease: Any, refusal: Any) -> None:
-    """Sixty-three devices with as many reasons are told in one line per code."""
-    refusal["devices"] = [
-        {"device": f"d/{n}", "code": "CardInsufficientCore", "why": f"{n} CUs free"} for n in range(63)
-    ]
-    agent.canned_grant = (409, refusal, {})
-    assert "  63 × CardInsufficientCore: 0 CUs free (the first)\n" in gpulease("grant").stderr
-
-
-def test_escaped_refusal(agent: Any, gpulease: Any, refusal: Any) -> None:
-    """Text of others in a refusal cannot command the terminal or forge a line."""
-    refusal["detail"] = "x\ngpulease: Fine: \x1b[2J"
-    agent.canned_grant = (409, refusal, {})
-    assert gpulease("grant").stderr.splitlines()[-1].endswith(": x gpulease: Fine: \\x1b[2J")
-
-
-@pytest.mark.parametrize(
-    ("reply", "code", "last"),
-    [
-        ((403, {"code": "NotAllowed", "detail": "not yours"}, {}), 4, "NotAllowed: not yours"),
-        ((410, {"code": "StaleLease", "detail": "it ended"}, {}), 3, "StaleLease: it ended"),
-        ((404, {"code": "UnknownThing", "detail": "no lease 1"}, {}), 2, "UnknownThing: no lease 1"),
-        ((422, {"code": "InvalidField", "field": "a.b", "detail": "no"}, {}), 2, "InvalidField: a.b: no"),
-        ((503, {"code": "NodeUnhealthy", "detail": "sick"}, {}), 5, "NodeUnhealthy: sick"),
-        ((500, b"<html>", {}), 5, "NodeUnhealthy: HTTP status 500"),
-    ],
-)
-def test_exit_codes(agent: Any, gpulease: Any, reply: Any, code: int, last: str) -> None:
-    """Each kind of no has its exit code, and a last line for scripts."""
-    agent.canned = [reply]
-    done = gpulease("show", "1")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, f"gpulease: {last}")
-
-
-def test_agent_away(gpulease: Any) -> None:
-    """An agent that is not there is 5, from the option's socket as from the variable's."""
-    assert gpulease("status", "--timeout", "1", env={"GPULEASE_SOCKET": "/nope"}).returncode == 5
-    done = gpulease("--socket", "/nada", "--timeout", "1", "status")
-    assert "gpulease: AgentUnreachable: /nada" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ([], "COMMAND"),
-        (["nonsense"], "nonsense"),
-        (["grant", "--vram", "x"], "--vram"),
-        (["grant", "--vram", "0%"], "--vram"),
-        (["grant", "--vram", "16"], "--vram"),
-        (["grant", "--cu", "0"], "--cu"),
-        (["grant", "--cu", "lots"], "'shared'"),
-        (["grant", "--gpus", "-1"], "--gpus"),
-        (["grant", "--gpus", "0"], "--gpus"),
-        (["grant", "--queues", "x"], "--queues"),
-        (["grant", "--shape", "round"], "exact"),
-        (["grant", "--placement", "x"], "binpack"),
-        (["grant", "--priority", "x"], "high"),
-        (["grant", "--require", "memory=strong"], "kernel|supervised"),
-        (["grant", "--require", "speed=high"], "memory=kernel"),
-        (["grant", "--ttl", "soon"], "1h30m"),
-        (["grant", "--wait", "0"], "--wait"),
-        (["grant", "--vra", "1G"], "--vra"),
-        (["grant", "--exclusive", "--placement", "spread"], "contradict"),
-        (["status", "--state", "x"], "--state"),
-        (["status", "--since", "x"], "--since"),
-        (["status", "--user", "no-such-user"], "--user"),
-        (["show", "nonsense"], "slurm:JOB"),
-        (["show"], "ID"),
-        (["show", "1", "--", "x"], "--"),
-    ],
-)
-def test_usage(gpulease: Any, words: list[str], named: str) -> None:
-    """A word that can never be right is 2, and the message names it and what would do."""
-    done = gpulease(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert named in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("gpulease: Usage: ")
 
 
 def test_help(gpulease: Any) -> None:

@@ -340,6 +340,19 @@ def test_signal_while_queued(agent: Any, gpulease: Any, until: Callable[..., Any
     assert lease["state"] == "released"
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signal_while_a_grant_waits(agent: Any, gpulease: Any, until: Callable[..., Any], name: str) -> None:
+    """A signal to a grant that still waits gives its place back: nobody would use what came of it."""
+    lease = agent.add_lease(state="preparing", request_id="x")
+    agent.canned = [(202, lease, {})]
+    process = gpulease.start("grant", "--wait", "1m", "--cu", "25%")
+    until(lambda: agent.called("GET", "/v1/leases/1001"))
+    process.send_signal(getattr(signal, name))
+    process.communicate()
+    assert process.returncode == 128 + getattr(signal, name)
+    assert lease["state"] == "released"
+
+
 def test_signal_before_the_answer(
     agent: Any, gpulease: Any, tmp_path: Path, until: Callable[..., Any]
 ) -> None:

@@ -17,6 +17,7 @@ from gpulease.errors import AnswerError, GpuleaseError, UsageError
 from gpulease.filters import DEVICE_STATES, LEASE_STATES, add_filters
 from gpulease.ids import ID_FORMS
 from gpulease.options import add_request_options, positive, value_of
+from gpulease.relay import Interrupted
 from gpulease.screen import Screen
 from gpulease.show import show_error
 from gpulease.sizes import parse_duration
@@ -130,7 +131,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     starts_a_command = any(word in _WITH_COMMAND for word in head)
     args: Optional[argparse.Namespace] = None
     try:
-        args = build_parser().parse_args(head)
+        args = _parsed(head, tail)
         starts_a_command = args.command in _WITH_COMMAND
         code = _dispatch(args, tail, out, err)
         out.flush()
@@ -138,6 +139,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except GpuleaseError as error:
         _explain(error, args, out, err)
         return FAILED_BEFORE_START if starts_a_command else error.exit_code
+    except Interrupted as signalled:
+        return 128 + signalled.number
     except KeyboardInterrupt:
         return FAILED_BEFORE_START if starts_a_command else 130
     except BrokenPipeError:
@@ -152,6 +155,16 @@ def _split(words: list[str]) -> tuple[list[str], Optional[list[str]]]:
         return words, None
     at = words.index("--")
     return words[:at], words[at + 1 :]
+
+
+def _parsed(words: list[str], tail: Optional[list[str]]) -> argparse.Namespace:
+    args, unknown = build_parser().parse_known_args(words)
+    if unknown:
+        why = f"unrecognized arguments: {' '.join(unknown)}"
+        if args.command in _WITH_COMMAND and tail is None:
+            why += "; the command goes behind --"
+        raise CommandLineError(why, f"gpulease {args.command}")
+    return args
 
 
 def _dispatch(args: argparse.Namespace, tail: Optional[list[str]], out: Screen, err: Screen) -> int:
@@ -185,9 +198,8 @@ def _explain(error: GpuleaseError, args: Optional[argparse.Namespace], out: Scre
     if isinstance(error, CommandLineError):
         err.line(f"`{error.program} --help` lists what there is")
     elif args is not None and args.json and args.command not in _WITH_COMMAND:
-        problem = (
-            error.problem if isinstance(error, AnswerError) else {"code": error.code, "detail": str(error)}
-        )
+        served = error.problem if isinstance(error, AnswerError) else {"detail": str(error)}
+        problem = {"code": error.code, **served}
         Invocation(Client(), out, err, args).body(problem)
         out.flush()
     show_error(err, error)

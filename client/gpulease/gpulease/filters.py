@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pwd
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Optional
 
 from gpulease.models import ENDED_STATES, LIVE_STATES, Device, Event, Lease
+from gpulease.naming import chosen
 from gpulease.options import listed, value_of
 from gpulease.sizes import DURATION_FORMS, parse_duration
 
@@ -71,25 +72,39 @@ def add_filters(parser: argparse.ArgumentParser, *names: str, states: Iterable[s
         add("--since", type=value_of(moment), metavar="DUR|TIME", help="only what was made after this")
 
 
-def wanted_devices(args: argparse.Namespace, devices: Iterable[Device]) -> tuple[Device, ...]:
-    keys = {key for group in args.device for key in group}
-    return tuple(device for device in devices if not keys or keys & {device.key, device.pci, device.uuid})
+def named_devices(args: argparse.Namespace) -> tuple[str, ...]:
+    """The names behind ``--device``, in any spelling; none means every device."""
+    return tuple(name for group in args.device for name in group)
 
 
-def wanted_leases(args: argparse.Namespace, leases: Iterable[Lease]) -> tuple[Lease, ...]:
-    keys = {key for group in args.device for key in group}
+def wanted_devices(args: argparse.Namespace, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Those that ``--device`` leaves.
+
+    Raises:
+        UsageError: it names no device of this node.
+    """
+    return chosen(devices, named_devices(args))
+
+
+def wanted_leases(
+    args: argparse.Namespace, leases: Iterable[Lease], devices: Iterable[Device]
+) -> tuple[Lease, ...]:
+    """Those that the filters leave; with ``--device`` only those on one of *devices*."""
+    keys = {device.key for device in devices} if named_devices(args) else set()
     return tuple(
         lease
         for lease in leases
         if (args.user is None or lease.holder.uid == args.user)
         and (args.state is None or lease.state == args.state)
-        and (not keys or any(keys & {one.device, one.device.partition("/")[0]} for one in lease.slices))
+        and (not keys or any(one.device in keys for one in lease.slices))
         and _since(args.since, lease.created_at)
     )
 
 
-def wanted_events(args: argparse.Namespace, events: Iterable[Event]) -> tuple[Event, ...]:
-    keys = {key for group in args.device for key in group}
+def wanted_events(
+    args: argparse.Namespace, events: Iterable[Event], keys: Collection[str]
+) -> tuple[Event, ...]:
+    """Those that the filters leave; where there are *keys*, only those of such a device."""
     return tuple(
         event
         for event in events

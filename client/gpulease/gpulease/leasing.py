@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Optional
 
 from gpulease.cgroups import below_mount
 from gpulease.client import new_request_id
 from gpulease.command import Invocation
-from gpulease.errors import NotAllowed, Quarantined, UsageError
+from gpulease.errors import NotAllowed, NotGranted, Quarantined, Stale, UsageError
 from gpulease.ids import lease_id, lease_ids
-from gpulease.models import Lease
-from gpulease.options import request_fields
+from gpulease.models import ENDED_STATES, Lease
+from gpulease.options import request_fields, whole_device
+from gpulease.relay import Interrupted, Relay
+from gpulease.run import give_up
 from gpulease.show import show_lease
 
 RELEASE_WAIT_SECONDS = 10.0
+_MOST_PIDS = 1 << 22  # the kernel's PID_MAX_LIMIT
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -33,6 +36,8 @@ def adopt(call: Invocation) -> int:
     """What is adopted holds the lease itself; a cgroup goes by the name of the request."""
     target, request_id = call.args.target, call.args.request_id or new_request_id()
     if target.isascii() and target.isdigit():
+        if not 1 < int(target) <= _MOST_PIDS:
+            raise UsageError(f"no process that could be adopted has the number {target}")
         anchor: dict[str, Any] = {"kind": "process", "pid": int(target)}
         _granted(call, {"kind": "process", "id": str(int(target))}, anchor, request_id)
     elif "/" in target:
@@ -47,12 +52,17 @@ def adopt(call: Invocation) -> int:
 
 
 def _granted(call: Invocation, holder: dict[str, str], anchor: dict[str, Any], request_id: str) -> Lease:
-    fields = {**request_fields(call.args), "request_id": request_id}
-    lease = call.client.grant(holder=holder, anchor=anchor, **fields)
+    order = {**request_fields(call.args), "request_id": request_id, "holder": holder, "anchor": anchor}
+    note = whole_device(call.args)
+    if note:
+        call.err.line(f"gpulease: {note}")
+    lease: Optional[Lease] = None
     try:
-        lease = call.client.granted(lease)
-    except KeyboardInterrupt:
-        call.client.release(lease.id)
+        with Relay().interrupting():
+            lease = call.client.grant(**order)
+            lease = call.client.granted(lease)
+    except Interrupted:
+        give_up(call.client, order, lease)
         raise
     _print(call, lease)
     return lease
@@ -86,6 +96,10 @@ def env(call: Invocation) -> int:
     if call.args.json:
         call.body(lease.raw)
         return 0
+    if lease.state in ENDED_STATES:
+        raise Stale({"detail": f"lease {lease.id} is {lease.state}: what it had may be another's by now"})
+    if lease.state == "queued":
+        raise NotGranted({"detail": f"lease {lease.id} still waits, and has no environment yet"})
     if lease.environment is None:
         raise NotAllowed({"detail": f"the environment of lease {lease.id} is not shown to you"}, status=403)
     for name, value in lease.environment.items():

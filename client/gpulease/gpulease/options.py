@@ -73,6 +73,17 @@ def requirements(text: str) -> dict[str, str]:
     return floor
 
 
+def named(text: str) -> str:
+    """A name, which is more than blanks.
+
+    Raises:
+        ValueError: it is not; often a variable of a script that was never set.
+    """
+    if not text.strip():
+        raise ValueError("it is empty")
+    return text
+
+
 def listed(text: str) -> list[str]:
     """The items of a comma list; empty ones mean nothing."""
     return [item for item in (part.strip() for part in text.split(",")) if item]
@@ -98,7 +109,7 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
         "--ttl", type=value_of(parse_duration), metavar="DUR", help="the lease ends after this unless renewed"
     )
     add("--wait", type=value_of(parse_duration), metavar="DUR", help="queue as long when it does not fit now")
-    add("--request-id", metavar="ID", help="the same id again gives the same lease")
+    add("--request-id", type=value_of(named), metavar="ID", help="the same id again gives the same lease")
 
 
 def request_fields(args: argparse.Namespace) -> dict[str, Any]:

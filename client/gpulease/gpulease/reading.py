@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpulease.command import Invocation
-from gpulease.filters import wanted_devices, wanted_events, wanted_leases
+from gpulease.filters import named_devices, wanted_devices, wanted_events, wanted_leases
 from gpulease.ids import lease_ids
 from gpulease.models import LIVE_STATES, Lease
 from gpulease.show import show_devices, show_event, show_lease, show_numbering, show_status
@@ -17,7 +17,8 @@ def status(call: Invocation) -> int:
     node = call.client.node()
     devices = wanted_devices(call.args, call.client.devices())
     states = (call.args.state,) if call.args.state else (*LIVE_STATES, "failed")
-    leases = [lease for lease in wanted_leases(call.args, call.client.leases(states)) if _holds(lease)]
+    wanted = wanted_leases(call.args, call.client.leases(states), devices)
+    leases = [lease for lease in wanted if _holds(lease)]
     if call.args.json:
         call.body(
             {
@@ -76,9 +77,10 @@ def _bodies(call: Invocation, leases: Sequence[Lease]) -> None:
 def events(call: Invocation) -> int:
     """With --json one event a line, as they come."""
     cursor, follow = call.args.after, call.args.follow
+    keys = _keys(call)
     while True:
         page, following = call.client.events(cursor, _EVENT_WAIT_SECONDS if follow else 0)
-        for event in wanted_events(call.args, page):
+        for event in wanted_events(call.args, page, keys):
             if call.args.json:
                 call.body(event.raw, compact=True)
             else:
@@ -87,3 +89,11 @@ def events(call: Invocation) -> int:
         if not follow and (not page or following == cursor):
             return 0
         cursor = following
+
+
+def _keys(call: Invocation) -> frozenset[str]:
+    """The keys that ``--device`` means. A full key counts as it stands: its device may be gone by now."""
+    names = named_devices(call.args)
+    if all(name.partition("/")[2].isdigit() for name in names):
+        return frozenset(names)
+    return frozenset(names) | {device.key for device in wanted_devices(call.args, call.client.devices())}

@@ -57,18 +57,12 @@ class Runner:
                 lease = self._client.grant(**order)
                 return self._client.granted(lease)
         except Interrupted as signalled:
-            self._forget(order, lease)
+            give_up(self._client, order, lease)
             raise NotStarted("Interrupted", f"{signalled} before the command started") from None
         except GpuleaseError:
             if lease is not None:
                 self._give_back(lease)
             raise
-
-    def _forget(self, order: dict[str, Any], lease: Optional[Lease]) -> None:
-        """Give back what was asked for, also when the signal came before the answer: the same id finds it."""
-        client = Client(self._client.socket, timeout=_PARTING_SECONDS)
-        with suppress(GpuleaseError):
-            client.release((lease or client.grant(**order)).id)
 
     def _in_lease(self, command: Sequence[str], lease: Lease) -> int:
         wrapper = os.getpid()
@@ -114,6 +108,13 @@ class Runner:
         elif left.state == "failed":
             why = left.reason or "not proved clean"
             self._screen.line(f"gpulease: note: a slice of lease {lease.id} is quarantined: {why}")
+
+
+def give_up(client: Client, order: dict[str, Any], lease: Optional[Lease]) -> None:
+    """Give back what was asked for, also when the signal came before the answer: the same id finds it."""
+    parting = Client(client.socket, timeout=_PARTING_SECONDS)
+    with suppress(GpuleaseError):
+        parting.release((lease or parting.grant(**order)).id)
 
 
 def _holder(fields: dict[str, Any]) -> dict[str, str]:

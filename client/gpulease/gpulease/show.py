@@ -86,7 +86,8 @@ def _tail(device: Device) -> str:
 
 def _legend(letter: str, lease: Lease) -> tuple[object, ...]:
     granted = sum(one.cu_count or 0 for one in lease.slices)
-    effective = sum(one.effective_cus or 0 for one in lease.slices)
+    known = [one.effective_cus for one in lease.slices if one.effective_cus is not None]
+    effective = f" eff. {sum(known)}" if known else ""  # of others' leases it is not shown
     vram = human_size(sum(one.vram_bytes or 0 for one in lease.slices))
     state = "quarantined" if any(one.state == "quarantined" for one in lease.slices) else lease.state
     return (
@@ -94,7 +95,7 @@ def _legend(letter: str, lease: Lease) -> tuple[object, ...]:
         lease.id,
         state,
         holder(lease),
-        f"{granted} eff. {effective}",
+        f"{granted}{effective}",
         vram,
         lease.expires_at or "-",
     )
@@ -171,7 +172,7 @@ def show_lease(screen: Screen, lease: Lease) -> None:
             screen.line(f"  {name:<10}{value}")
     for one in lease.slices:
         screen.line(
-            f"  slice     {one.device}: {_known(one.cu_count)} CUs ({one.cus or 'which is not shown'}), "
+            f"  slice     {one.device}: {_known(one.cu_count)} CUs ({one.cus or 'which ones is not shown'}), "
             f"asked {_known(one.cu_requested)}, effective {_known(one.effective_cus)} (by model); "
             f"{human_size(one.vram_bytes)}; {_known(one.queue_slots)} queue slots; {one.state or '?'}"
         )
