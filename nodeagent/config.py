@@ -131,6 +131,8 @@ def read(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise InvalidField(str(path), f"cannot be read: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidField(str(path), f"no valid TOML: {error}") from None
 

@@ -56,7 +56,8 @@ def capture(root: Path, *, name: str = "captured", serials: bool = False) -> Mac
     collected = _Collected(tree)
     base = next((base for base in TOPOLOGIES if tree.exists(f"{base}nodes")), None)
     if base is None:
-        raise OutsideFault(root, f"has neither {kfd.TOPOLOGY}/nodes nor topology/nodes nor nodes")
+        why = f"has neither {kfd.TOPOLOGY}/nodes nor topology/nodes nor nodes"
+        raise OutsideFault(root, f"{why}: is amdgpu loaded there? Or name a copied tree with --root")
     for path in _topology_files(tree, base):
         collected.take(path, f"{kfd.TOPOLOGY}/{path.removeprefix(base)}")
     pci_files = (*PCI_FILES, SERIAL) if serials else PCI_FILES

@@ -146,11 +146,11 @@ def _http(error: HTTPException) -> Response:
     kind = _BY_STATUS.get(error.code or 500)
     if kind is None:
         kind = Kind("MalformedBody", error.code or 400, error.name) if (error.code or 500) < 500 else INTERNAL
-    details: dict[int, str] = {404: "there is no such route", 405: "see the Allow header"}
+    allowed = error.get_response().headers.get("Allow")
+    details: dict[int, str] = {404: "there is no such route", 405: f"this route takes {allowed}"}
     response = problem(kind, details.get(kind.status, kind.title))
-    for name, value in error.get_response().headers:
-        if name == "Allow":
-            response.headers[name] = value
+    if allowed:
+        response.headers["Allow"] = allowed
     return response
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from gpulease.errors import GpuleaseError, UsageError, error_from
+from gpulease.models import Device
+from gpulease.naming import chosen
 from gpulease.screen import safe
 from gpulease.transport import Transport
 
@@ -56,12 +58,15 @@ def node_lines(node: Mapping[str, Any]) -> str:
 
 
 def devices_meant(socket: Path | None, device: str | None, every: bool) -> list[str]:
-    """The keys of the devices that a command is for."""
-    if every == (device is not None):
+    """The keys of the devices that a command is for: more than one also where partitions share the name.
+
+    Raises:
+        UsageError: neither or both are said, or the name is of no device of this node.
+    """
+    if every == bool(device):
         raise UsageError("name one device, or say --all")
-    if device is not None:
-        return [device]
-    return [one["device"] for one in ask(socket, "GET", "/v1/devices")["devices"]]
+    devices = [Device.from_raw(raw) for raw in ask(socket, "GET", "/v1/devices")["devices"]]
+    return [one.key for one in chosen(devices, [device] if device else [])]
 
 
 def on_device(socket: Path | None, key: str, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -72,12 +77,9 @@ def on_device(socket: Path | None, key: str, verb: str, body: Mapping[str, Any])
 def clear_lines(socket: Path | None, target: str) -> tuple[str, bool]:
     """Clear a lease's or a device's quarantined slices; what is left, and whether nothing is."""
     if target.isdigit():
-        lease = ask(socket, "POST", f"/v1/leases/{target}/clear", {})
-        leases = [lease]
+        leases = [ask(socket, "POST", f"/v1/leases/{target}/clear", {})]
     else:
-        on_device(socket, target, "clear", {})
-        page = ask(socket, "GET", f"/v1/leases?state=failed&device={quote(target, safe='')}")
-        leases = page["leases"]
+        leases = _after_clearing(socket, devices_meant(socket, target, every=False))
     left = [
         f"lease {lease['id']}, {one['device']}: still quarantined: {lease.get('reason')}"
         for lease in leases
@@ -85,3 +87,13 @@ def clear_lines(socket: Path | None, target: str) -> tuple[str, bool]:
         if one["state"] == "quarantined"
     ]
     return "\n".join(safe(line) for line in left) or f"{safe(target)}: clean", not left
+
+
+def _after_clearing(socket: Path | None, keys: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Clear the devices; their leases that failed."""
+    leases: dict[int, Mapping[str, Any]] = {}
+    for key in keys:
+        on_device(socket, key, "clear", {})
+        page = ask(socket, "GET", f"/v1/leases?state=failed&device={quote(key, safe='')}")
+        leases |= {lease["id"]: lease for lease in page["leases"]}
+    return list(leases.values())

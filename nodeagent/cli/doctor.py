@@ -33,7 +33,7 @@ def examine(config_path: Path | None, *, socket: Path | None, state_dir: Path | 
         *_devices(config),
         _cgroups(),
         _state(state_dir or config.state.directory),
-        Finding("agent", code == 0, line),
+        Finding("agent", code == 0, line.removeprefix("agent: ")),
     ]
 
 

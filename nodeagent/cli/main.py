@@ -12,13 +12,17 @@ from pathlib import Path
 import click
 
 from nodeagent import __version__
-from nodeagent.domain.errors import AgentError
+from nodeagent.domain.errors import AgentError, OutsideFault
 
 SOCKET = click.option(
     "--socket", type=click.Path(path_type=Path), envvar="GPULEASE_SOCKET", help="The agent's socket."
 )
 CONFIG = click.option(
-    "--config", "config_path", type=click.Path(path_type=Path), help="Settings, instead of the site's."
+    "--config",
+    "config_path",
+    # Named, it has to be there: the defaults in its stead would hide a typing error.
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Settings, instead of the site's.",
 )
 STATE_DIR = click.option(
     "--state-dir", type=click.Path(path_type=Path), help="Directory of the ledger, instead of the settings'."
@@ -26,6 +30,16 @@ STATE_DIR = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the API's answer.")
 
 OK, WARN, FAILED = 0, 1, 2
+
+
+def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """``30m`` as seconds."""
+    from gpulease.sizes import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from None
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -124,9 +138,8 @@ def config_show(config_path: Path | None) -> None:
 def migrate(config_path: Path | None, state_dir: Path | None) -> None:
     """Bring the ledger to this version's schema; a copy is kept beside it."""
     from nodeagent.ledger.migrate import migrate as run
-    from nodeagent.wiring import ledger_path
 
-    path = ledger_path(config_path, state_dir)
+    path = ledger(config_path, state_dir)
     steps = run(path)
     click.echo(f"{path}: " + (f"upgraded through {', '.join(steps)}" if steps else "nothing to do"))
 
@@ -138,9 +151,8 @@ def migrate(config_path: Path | None, state_dir: Path | None) -> None:
 def backup(config_path: Path | None, state_dir: Path | None, target: Path) -> None:
     """Copy the ledger to TARGET while the agent runs; TARGET must not exist."""
     from nodeagent.ledger.backup import backup as run
-    from nodeagent.wiring import ledger_path
 
-    run(ledger_path(config_path, state_dir), target)
+    run(ledger(config_path, state_dir), target)
     click.echo(f"{target}: written")
 
 
@@ -149,15 +161,16 @@ def backup(config_path: Path | None, state_dir: Path | None, target: Path) -> No
 @click.argument("device", required=False)
 @click.option("--all", "every", is_flag=True, help="Every device of the node.")
 @click.option("--reason", help="Why; shown to those who are refused.")
-@click.option("--until", metavar="DURATION", help="End by itself after this long (30m, 2h, 1d).")
+@click.option(
+    "--until", metavar="DURATION", callback=duration, help="End by itself after this long (30m, 2h, 1d)."
+)
 def drain(
-    socket: Path | None, device: str | None, every: bool, reason: str | None, until: str | None
+    socket: Path | None, device: str | None, every: bool, reason: str | None, until: int | None
 ) -> None:
     """Grant nothing new on DEVICE; live leases go on."""
-    from gpulease.sizes import parse_duration
     from nodeagent.cli.asking import devices_meant, on_device
 
-    body = {"reason": reason, "until_seconds": parse_duration(until) if until else None}
+    body = {"reason": reason, "until_seconds": until}
     wanted = {name: value for name, value in body.items() if value is not None}
     for key in devices_meant(socket, device, every):
         click.echo(f"{key}: {on_device(socket, key, 'drain', wanted)['state']}")
@@ -214,6 +227,23 @@ def simulate_capture(root: Path, output: Path) -> None:
     from nodeagent.cli.simulating import write_capture
 
     click.echo(write_capture(root, output))
+
+
+def ledger(config_path: Path | None, state_dir: Path | None) -> Path:
+    """Where the ledger lies, or is to.
+
+    Raises:
+        OutsideFault: there is no such directory.
+    """
+    from nodeagent.wiring import ledger_path
+
+    path = ledger_path(config_path, state_dir)
+    if not path.parent.is_dir():
+        raise OutsideFault(
+            path.parent,
+            "no such directory: the agent makes it at its first start, else name it by --state-dir",
+        )
+    return path
 
 
 def dump(body: object) -> str:

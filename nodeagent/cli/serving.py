@@ -10,7 +10,9 @@ import structlog
 
 from nodeagent import config as settings
 from nodeagent import wiring
+from nodeagent.adapters.sole import sole
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings
+from nodeagent.domain.errors import InvalidField
 
 log = structlog.get_logger()
 
@@ -24,7 +26,16 @@ def serve(
     for complaint in complaints:
         log.warning("setting ignored", why=complaint)
     config = config.overridden(socket=socket, state_dir=state_dir)
-    config.state.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = config.state.directory
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidField("state.directory", f"{state}: {error.strerror}") from None
+    with sole(state):
+        _serve(config, simulate)
+
+
+def _serve(config: settings.Config, simulate: str | None) -> None:
     node = wiring.simulated_node(simulate, config.state.directory) if simulate else wiring.this_node()
     built = wiring.build(config, node)
     server = ServerSettings(
@@ -37,6 +48,7 @@ def serve(
 def configure_logging() -> None:
     """Key=value lines on stderr: for a terminal as for the journal. Values are escaped by repr."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

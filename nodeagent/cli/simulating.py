@@ -19,4 +19,5 @@ def write_capture(root: Path, output: Path) -> str:
     captured = machine.capture(root)
     machine.dump(captured, output)
     count = len(captured.captured.files)
-    return f"{output}: {count} files of {root}; try it: nodeagent serve --simulate {output}"
+    try_it = f"nodeagent serve --simulate {output} --socket /tmp/api.sock --state-dir /tmp/state"
+    return f"{output}: {count} files of {root}; try it: {try_it}"

@@ -129,6 +129,8 @@ def _next_act(code: Code, refusals: Sequence[DeviceRefusal]) -> str:
     named = ", ".join(map(str, blockers[:3])) + (" …" if len(blockers) > 3 else "")
     if any("(quarantined)" in one.why for one in refusals):
         return f"wait for lease {named} with --wait, or have an administrator run `nodeagent clear`"
+    if code is Code.EXCLUSIVE_CONFLICT:
+        return f"wait for lease {named} with --wait, or ask for a part of a device that nobody has alone"
     return f"wait for lease {named} with --wait, or ask for less"
 
 

@@ -45,9 +45,9 @@ def mismatch(device: Device, asked: SliceRequest) -> tuple[Code, str] | None:
     called = f"{device.product or 'unnamed'} ({device.gfx or 'target unknown'})"
     types, not_types = _items(asked.type), _items(asked.not_type)
     if types and not any(is_type(device, name) for name in types):
-        return Code.CARD_TYPE_MISMATCH, f"is a {called}, asked is {' or '.join(types)}"
+        return Code.CARD_TYPE_MISMATCH, f"is {called}, asked is {' or '.join(types)}"
     if denied := [name for name in not_types if is_type(device, name)]:
-        return Code.CARD_TYPE_MISMATCH, f"is a {called}, ruled out by {denied[0]!r}"
+        return Code.CARD_TYPE_MISMATCH, f"is {called}, ruled out by {denied[0]!r}"
     names, not_names = _items(asked.device), _items(asked.not_device)
     if names and not any(names_device(device, name) for name in names):
         return Code.CARD_UUID_MISMATCH, f"is not {' or '.join(names)}"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from nodeagent.adapters import machine
+from nodeagent.adapters.sole import sole
 from nodeagent.cli.main import cli
+from nodeagent.domain.errors import OutsideFault
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -97,3 +101,37 @@ def test_doctor_says_what_to_fix(tmp_path: Path) -> None:
     done = run("doctor", "--socket", str(tmp_path / "none"), "--state-dir", str(tmp_path / "state"))
     assert done.returncode == 1
     assert any(line.startswith("FIX  agent") for line in done.stdout.splitlines())
+
+
+def test_a_second_agent_on_a_state_directory_stays_out(tmp_path: Path) -> None:
+    """Two agents on one ledger would end each other's leases: the second names the first and ends."""
+    with sole(tmp_path):
+        words = ("--simulate", "mi210", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path))
+        with pytest.raises(OutsideFault, match=f"process {os.getpid()}"), sole(tmp_path, patience=0):
+            raise AssertionError("there were two")
+        done = run("serve", *words)
+    assert done.returncode == 2
+    assert str(tmp_path / "lock") in done.stderr and "--state-dir" in done.stderr
+    with sole(tmp_path, patience=0):
+        """Whoever had it is gone."""
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["serve", "--config", "{}/none"], "--config"),
+        (["config", "check", "--config", "{}"], "--config"),
+        (["config", "show", "--config", "{}/none"], "--config"),
+        (["drain", "--all", "--until", "soon", "--socket", "{}/s"], "1h30m"),
+        (["serve", "--simulate", "mi210", "--state-dir", "{}/file/x"], "state.directory"),
+        (["migrate", "--state-dir", "{}/none"], "--state-dir"),
+        (["backup", "{}/copy", "--state-dir", "{}/none"], "--state-dir"),
+        (["simulate", "capture", "--root", "{}", "-o", "{}/x"], "amdgpu"),
+    ],
+)
+def test_a_wrong_word_is_named(tmp_path: Path, words: list[str], named: str) -> None:
+    """What can never be right is 2, without a traceback, and names the option or setting."""
+    (tmp_path / "file").touch()
+    done = run(*(word.format(tmp_path) for word in words))
+    assert done.returncode == 2
+    assert named in done.stderr and "Traceback" not in done.stderr

@@ -83,7 +83,7 @@ def test_another_users_file_is_refused(tmp_path: Path) -> None:
 
 def test_show_prints_what_check_reads(tmp_path: Path) -> None:
     """`config show` is a file that `config check` finds well and that means the same."""
-    shown = CliRunner().invoke(cli, ["config", "show", "--config", str(tmp_path / "none")]).output
+    shown = CliRunner().invoke(cli, ["config", "show", "--config", str(written(tmp_path, ""))]).output
     assert set(tomllib.loads(shown)) == set(config.Config.model_fields)
     assert config.check(written(tmp_path, shown)) == (config.Config(), [])
 

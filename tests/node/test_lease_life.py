@@ -162,6 +162,22 @@ def test_a_drained_device_grants_nothing_and_goes_on(node):
     assert node.http("POST", "/v1/leases", ask({"device": device}, cu_percent=25)).status == 201
 
 
+def test_administering_by_any_name(node):
+    """drain, undrain and clear take every name that is printed; one of no device is said to be none."""
+
+    def administer(*words):
+        return node.python("-m", "nodeagent.cli.main", *words)
+
+    device = node.device()
+    for verb, state in (("drain", "draining"), ("undrain", "healthy")):
+        done = administer(verb, device["pci"])
+        assert (done.returncode, f"{device['device']}: {state}" in done.stdout) == (0, True), done.stderr
+    assert administer("clear", device["render_node"]).returncode == 0
+    for verb in ("drain", "undrain", "clear"):
+        done = administer(verb, "0000:ff:1f.7")
+        assert (done.returncode, "names no device of this node" in done.stderr) == (2, True)
+
+
 def test_two_devices_in_one_lease(node):
     """A lease of two devices has disjoint slices and a mask for each, in the order of visibility."""
     healthy = [d for d in node.http("GET", "/v1/devices").body["devices"] if d["state"] == "healthy"]
