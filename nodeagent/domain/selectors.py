@@ -7,7 +7,7 @@ take an MI300X in silence (Project-HAMi/HAMi#295). Empty items mean nothing (Pro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from nodeagent.domain.device import Device, Inventory
@@ -20,6 +20,7 @@ _PCI = re.compile(
 )
 _RENDER = re.compile(r"(?:/dev/dri/)?(renderd[0-9]+)", re.ASCII)
 _UUID = re.compile(r"(?:gpu-|0x)?([0-9a-f]{1,16})", re.ASCII)
+_MOST_NAMED = 8
 _BRANDS = frozenset({"amd", "ati", "instinct", "radeon"})  # words that a model name is known without
 
 
@@ -34,9 +35,9 @@ def check_devices(inventory: Inventory, request: Request) -> None:
     for number, asked in enumerate(request.slices):
         for name in _items(asked.device):
             if not any(names_device(device, name) for device in inventory.devices):
-                known = ", ".join(device.key for device in inventory.devices) or "none"
                 raise InvalidField(
-                    f"slices[{number}].device", f"{name!r} names no device of this node; it has {known}"
+                    f"slices[{number}].device",
+                    f"{name!r} names no device of this node; it has {_some(inventory.devices)}",
                 )
 
 
@@ -103,6 +104,12 @@ def _is_unique_id(device: Device, wanted: str) -> bool:
         return True
     spelled = _UUID.fullmatch(wanted)
     return spelled is not None and int(spelled[1], 16) == device.unique_id
+
+
+def _some(devices: Sequence[Device]) -> str:
+    keys = [device.key for device in devices[:_MOST_NAMED]]
+    more = len(devices) - len(keys)
+    return (", ".join(keys) or "none") + (f" and {more} more" if more else "")
 
 
 def _items(names: Iterable[str]) -> list[str]:
