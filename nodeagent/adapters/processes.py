@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ from nodeagent.adapters.systemcalls import outside_fault
 _STATE, _THREADS, _START_TIME = 0, 17, 19
 
 PROC = Path("/proc")
+_A_THREAD = (errno.EINVAL, errno.ENOENT)  # what pidfd_open says of one, by kernel version
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,10 @@ def leads_its_group(pid: int, proc: Path = PROC) -> bool:
 
 
 def pidfd_open(pid: int) -> int | None:
-    """Hold the process *pid* by a descriptor that no later process can take over; None where it is gone."""
+    """Hold the process *pid* by a descriptor that no later process can take over.
+
+    None where it is gone, also where a thread of another process has its number by now.
+    """
     if pid <= 0:
         return None
     try:
@@ -80,6 +85,8 @@ def pidfd_open(pid: int) -> int | None:
     except ProcessLookupError:
         return None
     except OSError as fault:
+        if fault.errno in _A_THREAD:
+            return None
         raise outside_fault(f"pidfd_open({pid})", fault, ENOSYS="needs Linux 5.3") from fault
 
 

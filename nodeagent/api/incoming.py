@@ -9,7 +9,8 @@ from enum import Enum, auto
 LARGEST_HEAD = 16 * 1024  # bytes
 LARGEST_BODY = 64 * 1024
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*(?=\r\n)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_DIGITS = re.compile(rb"[0-9]{1,12}[ \t]*")
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding[ \t]*:", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*(?=\r\n)", re.IGNORECASE)
 
@@ -21,6 +22,7 @@ class Arrival(Enum):
     EXPECTS = auto()  # the client waits for "100 Continue" before it sends the body
     WHOLE = auto()  # or so far wrong that its handler will say so without reading on
     HEAD_TOO_LARGE = auto()
+    BAD_LENGTH = auto()  # another reader might find another length in it, and wait for the rest
     LENGTH_REQUIRED = auto()  # chunked: its end cannot be told without a parser
 
 
@@ -48,14 +50,16 @@ class Incoming:
         head = bytes(self.data[: end + 2])
         if _CHUNKED.search(head):
             return Arrival.LENGTH_REQUIRED
-        length = _LENGTH.search(head)
+        lengths = _LENGTH.findall(head)
+        if len(lengths) > 1 or (lengths and not _DIGITS.fullmatch(lengths[0])):
+            return Arrival.BAD_LENGTH
         expected = _EXPECT.search(head)
         if expected is not None:
             # It is answered here; left in, the HTTP parser would answer it once more.
             del self.data[expected.start() : expected.end()]
             end -= expected.end() - expected.start()
         self._body_at = end + 4
-        self._body_length = int(length[1]) if length else 0
+        self._body_length = int(lengths[0]) if lengths else 0
         if expected is not None and self._progress() is Arrival.PARTIAL:
             return Arrival.EXPECTS
         return None

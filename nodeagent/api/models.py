@@ -76,7 +76,6 @@ class CgroupAnchor(Body):
 
     kind: Literal["cgroup"]
     cgroup: Given[CgroupPath] = None
-    pid: Given[Pid] = None
 
 
 class ExternalAnchor(Body):

@@ -6,7 +6,6 @@ import hashlib
 import json
 
 from nodeagent.api.models import (
-    Anchor,
     CgroupAnchor,
     LeaseOrderBody,
     ProcessAnchor,
@@ -61,13 +60,9 @@ def _anchor(body: LeaseOrderBody) -> AnchorOrder:
     return AnchorOrder(
         AnchorKind(asked.kind),
         body.ttl_seconds,
-        pid=_adopted_pid(asked),
+        pid=asked.pid if isinstance(asked, ProcessAnchor) else None,
         cgroup=asked.cgroup if isinstance(asked, CgroupAnchor) else None,
     )
-
-
-def _adopted_pid(anchor: Anchor) -> int | None:
-    return anchor.pid if isinstance(anchor, ProcessAnchor | CgroupAnchor) else None
 
 
 def _default_anchor(body: LeaseOrderBody) -> AnchorKind:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
-from nodeagent.adapters.processes import alive, start_time_of, uids_of
+from nodeagent.adapters.processes import alive, leads_its_group, start_time_of, uids_of
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import InvalidField, NotAllowed
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease
@@ -118,7 +118,7 @@ class Anchors:
 
     def _of_process(self, pid: int, caller: Caller, limit: int | None) -> Anchor:
         start = start_time_of(pid)
-        if start is None:
+        if start is None or not leads_its_group(pid):
             raise InvalidField("anchor.pid", f"no process {pid} runs")
         if pid != caller.pid and not caller.administrator and uids_of(pid) != (caller.uid,) * 4:
             raise NotAllowed(f"process {pid} is not yours")

@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import structlog
+
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
+
+log = structlog.get_logger()
 
 Arguments = Mapping[str, Any]
 Evidence = Mapping[str, Any]
@@ -124,6 +128,9 @@ def _try_undo(effect: Effect, record: EffectRecord) -> Evidence | Pending:
         return effect.undo(record.arguments, record.evidence or {})
     except (OutsideFault, OSError) as fault:
         return Pending(str(fault))  # no proof; a lease whose node says no must not stay releasing for ever
+    except Exception as fault:
+        log.exception("an effect failed by a fault of the agent", kind=record.kind, lease=record.lease)
+        return Pending(f"{record.kind}: {fault!r}: a fault of the agent")
 
 
 def _no_means(record: EffectRecord) -> str:

@@ -10,7 +10,7 @@ import structlog
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.environment import environment, guarantee_of
-from nodeagent.domain.errors import AgentError, KeyReused, LedgerUnavailable, OutsideFault
+from nodeagent.domain.errors import KeyReused, LedgerUnavailable, OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, Holder, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.placement import place
 from nodeagent.domain.refusals import Code, Refusal
@@ -56,6 +56,23 @@ class GrantParts:
     max_wait_seconds: int = 86_400
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A placement beside the slices *held*, made before the ledger's lock is taken.
+
+    A search may take long, and everybody needs the lock. *placed* is empty where the order may wait.
+    """
+
+    held: tuple[HeldSlice, ...]
+    placed: tuple[PlacedSlice, ...] | Refusal
+
+    def stale(self, held: Sequence[HeldSlice]) -> bool:
+        """Whether it gives slices, and others than those it saw are *held* by now."""
+        if isinstance(self.placed, Refusal) or not self.placed:
+            return False
+        return [one.placed for one in held] != [one.placed for one in self.held]
+
+
 class Granter:
     """Turns an order into a lease, a place in the queue, or a refusal."""
 
@@ -95,10 +112,10 @@ class Granter:
                     lease = self._activate(lease)
         except LedgerUnavailable:
             raise  # the reconciler finishes it when the ledger is back
-        except (AgentError, OSError) as fault:
+        except Exception as fault:  # also one that nobody foresaw: what is booked must not stay so for ever
             log.warning("a grant could not be prepared", lease=lease_id, why=str(fault))
             parts.releaser.end(lease_id, uid=None, reason=f"not prepared: {fault}")
-            if isinstance(fault, AgentError):
+            if not isinstance(fault, OSError):
                 raise
             raise OutsideFault(getattr(fault, "filename", None) or "this node", str(fault)) from fault
         parts.changes.announce(lease_id)
@@ -108,11 +125,14 @@ class Granter:
         """Place a queued lease if it fits now."""
         parts = self._parts
         inventory = parts.survey.inventory()
+        draft = self._draft(inventory, parts.ledger.held(), lease.request)
+        if isinstance(draft.placed, Refusal):
+            return False
         with parts.ledger.write() as tx:
             current = tx.lease(lease.id)
             if current is None or current.state is not LeaseState.QUEUED:
                 return False
-            placed = self._place(inventory, tx.held(), lease.request)
+            placed = self._settled(tx, draft, inventory, lease.request)
             if isinstance(placed, Refusal):
                 return False
             tx.place(lease.id, placed)
@@ -125,11 +145,12 @@ class Granter:
         parts = self._parts
         anchor = parts.anchors.open(order.anchor, caller)
         inventory = parts.survey.inventory()
+        draft = self._draft(inventory, parts.ledger.held(), order.request, may_wait=order.wait_seconds > 0)
         with parts.ledger.write() as tx:
             again = self._remembered(tx, caller, order)
             if again is not None:
                 return again
-            placed = self._admit(tx, caller, order, inventory)
+            placed = self._admit(tx, caller, order, inventory, draft)
             if isinstance(placed, Refusal):
                 self._count_refusal(tx, caller, placed)
                 return placed
@@ -158,7 +179,7 @@ class Granter:
             return lease
 
     def _admit(
-        self, tx: Transaction, caller: Caller, order: Order, inventory: Inventory
+        self, tx: Transaction, caller: Caller, order: Order, inventory: Inventory, draft: _Draft
     ) -> tuple[PlacedSlice, ...] | Refusal:
         """The slices; none of them when the order may wait for its turn instead."""
         parts = self._parts
@@ -166,13 +187,32 @@ class Granter:
         over = parts.quotas.refusal(caller, counts)
         if over is not None:
             return over
-        placed = self._place(inventory, tx.held(), order.request)
-        if not isinstance(placed, Refusal) or not order.wait_seconds:
-            return placed
-        never = self._place(inventory, (), order.request)
-        if isinstance(never, Refusal):
-            return never
-        return parts.quotas.refusal(caller, counts, queueing=True) or ()
+        placed = self._settled(tx, draft, inventory, order.request, may_wait=order.wait_seconds > 0)
+        return placed or parts.quotas.refusal(caller, counts, queueing=True) or ()
+
+    def _settled(
+        self,
+        tx: Transaction,
+        draft: _Draft,
+        inventory: Inventory,
+        request: Request,
+        *,
+        may_wait: bool = False,
+    ) -> tuple[PlacedSlice, ...] | Refusal:
+        """What *draft* gives, or what can be given now if the slices that it saw have changed."""
+        held = tx.held()
+        if draft.stale(held):
+            draft = self._draft(inventory, held, request, may_wait=may_wait)
+        return draft.placed
+
+    def _draft(
+        self, inventory: Inventory, held: tuple[HeldSlice, ...], request: Request, *, may_wait: bool = False
+    ) -> _Draft:
+        placed = self._place(inventory, held, request)
+        if isinstance(placed, Refusal) and may_wait:
+            never = self._place(inventory, (), request)
+            placed = never if isinstance(never, Refusal) else ()
+        return _Draft(held, placed)
 
     def _place(
         self, inventory: Inventory, held: Sequence[HeldSlice], request: Request

@@ -10,6 +10,7 @@ from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.limits import effective_limits
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Inventory
+from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.lease import Anchor, AnchorKind, PlacedSlice
 from nodeagent.domain.records import EffectRecord
 from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, DMEM, OCCUPANTS, PROCESS
@@ -38,7 +39,7 @@ class Planner:
 
     def home(self, lease_id: int, caller: Caller, anchor: Anchor, *, adopted: bool) -> list[Planned]:
         """The first effects, known from who asks: where the holder runs, or what is watched instead."""
-        if adopted and anchor.kind is AnchorKind.CGROUP:
+        if adopted and anchor.cgroup is not None:
             return [
                 Planned(
                     ADOPTED, {"path": anchor.cgroup, "inode": anchor.inode, "boot_id": self._clock.boot_id}
@@ -92,6 +93,8 @@ class Planner:
     @staticmethod
     def _home(tree: CgroupTree, caller: Caller) -> Home:
         current = tree.cgroup_of(caller.pid)
+        if current is not None and not current.isprintable():
+            raise NotAllowed("the caller's cgroup has a name that cannot be recorded: ask from another one")
         parent = tree.nest_below(current)
         limits = {} if parent is not None or current is None else effective_limits(tree, current).to_json()
         return Home(parent, limits)

@@ -116,19 +116,26 @@ class Reconciler:
             self._guarded(self._prune, "prune")
 
     def _guarded(self, step: Callable[[], object], name: str, lease: int = 0) -> None:
-        """Run *step*; a fault is logged when it is a new one, not at every look."""
-        why = None
+        """Run *step*; a fault is logged when it is a new one, not at every look.
+
+        Any fault: without this thread nothing is reaped or granted from the queue, for nobody.
+        """
+        why, unforeseen = None, None
         try:
             step()
         except (AgentError, OSError) as fault:
             why = str(fault)
+        except Exception as fault:
+            why, unforeseen = repr(fault), fault
         if why != self._failing.get((name, lease)):
             if why is None:
                 del self._failing[name, lease]
                 log.info("a reconcile step works again", step=name, lease=lease or None)
             else:
                 self._failing[name, lease] = why
-                log.error("a reconcile step failed", step=name, lease=lease or None, why=why)
+                log.error(
+                    "a reconcile step failed", step=name, lease=lease or None, why=why, exc_info=unforeseen
+                )
 
     def _due(self, step: str, seconds: float) -> bool:
         """Whether *step* has not run for *seconds*; if so, it counts as run now."""

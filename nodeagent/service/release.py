@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -18,10 +19,11 @@ from nodeagent.service.locks import LeaseLocks
 log = structlog.get_logger()
 
 CLEANERS = 8
-RETRY_SECONDS = 0.5  # what one look at a quarantined slice may take
+# How long a cleaner stays with one lease before the others have their turn: one user's leases that are not
+# proved clean must not hold up everybody's.
+TURN_SECONDS = 0.1
 
-
-_Work = Callable[[int], None]
+_Work = Callable[[int], bool]  # whether the lease needs another turn
 
 
 class Releaser:
@@ -47,6 +49,7 @@ class Releaser:
         self._away = away
         self._guard = threading.Lock()
         self._running: dict[int, Future[None]] = {}
+        self._until: dict[int, float] = {}  # by lease: when its proof is given up, in monotonic seconds
         self._closed = False
         self._pool = ThreadPoolExecutor(CLEANERS, thread_name_prefix="cleaner")
 
@@ -98,24 +101,37 @@ class Releaser:
             return future
 
     def _run(self, work: _Work, lease_id: int) -> None:
+        again = False
         try:
-            work(lease_id)
-        except (AgentError, OSError) as fault:
+            again = work(lease_id)
+        except Exception as fault:
             # The reconciler comes back to every lease that is still releasing, after a restart too.
             if not self._closed:
-                log.error("cleaning failed", lease=lease_id, why=str(fault))
+                log.error("cleaning failed", lease=lease_id, why=str(fault), exc_info=_unforeseen(fault))
         else:
-            self._changes.announce(lease_id)
+            if not again:
+                self._changes.announce(lease_id)
         finally:
             with self._guard:
                 self._running.pop(lease_id, None)
+        if again and not self._closed:
+            self._submit(lease_id, work)
 
-    def _clean(self, lease_id: int) -> None:
+    def _clean(self, lease_id: int) -> bool:
         lease = self._ledger.lease(lease_id)
         if lease is None or lease.state is not LeaseState.RELEASING:
-            return
-        walk = self._journal.undo(lease_id, self._timeout)
-        unclean = self._unclean(lease, walk)
+            return False
+        left = self._until.setdefault(lease_id, time.monotonic() + self._timeout) - time.monotonic()
+        walk = self._journal.undo(lease_id, min(TURN_SECONDS, left))
+        if walk.pending is not None and left > TURN_SECONDS:
+            return True
+        self._settle(lease, walk)
+        del self._until[lease_id]
+        return False
+
+    def _settle(self, lease: Lease, walk: Undoing) -> None:
+        """Free what is proved clean, quarantine the rest."""
+        lease_id, unclean = lease.id, self._unclean(lease, walk)
         with self._ledger.write(release=True) as tx:
             record(tx, walk.done)
             tx.move_slices(lease_id, SliceState.FREE, only=_clean_slices(lease, unclean))
@@ -130,17 +146,18 @@ class Releaser:
             tx.event("quarantined", uid=None, lease=lease_id, reason=why)
         log.warning("slice quarantined", lease=lease_id, why=why)
 
-    def _retry(self, lease_id: int) -> None:
+    def _retry(self, lease_id: int) -> bool:
         lease = self._ledger.lease(lease_id)
         if lease is None or not quarantined(lease):
-            return
-        walk = self._journal.undo(lease_id, RETRY_SECONDS)
+            return False
+        walk = self._journal.undo(lease_id, TURN_SECONDS)
         clean = _clean_slices(lease, self._unclean(lease, walk))
         if clean:
             with self._ledger.write(release=True) as tx:
                 record(tx, walk.done)
                 tx.move_slices(lease_id, SliceState.FREE, only=clean)
                 tx.event("cleared", uid=None, lease=lease_id, reason="proved clean")
+        return False
 
     def _unclean(self, lease: Lease, walk: Undoing) -> dict[int, str]:
         """By slice, why it is not proved clean. A pending effect puts all slices of the lease in doubt."""
@@ -152,6 +169,11 @@ class Releaser:
             for one in held
             if self._away(one.placed.device)
         }
+
+
+def _unforeseen(fault: Exception) -> Exception | None:
+    """*fault*, if its traceback is of use: none of those that the agent raises or the node gives."""
+    return None if isinstance(fault, AgentError | OSError) else fault
 
 
 def _clean_slices(lease: Lease, unclean: Collection[int]) -> list[int]:

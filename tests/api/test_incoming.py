@@ -35,7 +35,9 @@ def test_a_request_is_whole_with_its_last_byte_and_not_before(body, cuts):
         (b"POST / HTTP/1.1\r\ntransfer-encoding : chunked\r\n\r\n", Arrival.LENGTH_REQUIRED),
         (HEAD % (LARGEST_BODY + 1), Arrival.WHOLE),
         (HEAD % 10, Arrival.PARTIAL),
-        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", Arrival.WHOLE),
+        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", Arrival.BAD_LENGTH),
+        (HEAD.replace(b"%d", b"%016d") % 5, Arrival.BAD_LENGTH),
+        (HEAD.replace(b"%d", b"0\r\nContent-Length: 5"), Arrival.BAD_LENGTH),
     ],
 )
 def test_what_is_wrong_is_known_without_reading_on(received, arrival):
