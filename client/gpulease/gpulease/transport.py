@@ -24,6 +24,7 @@ _ASK_AGAIN = (429, 503)
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _COMING_BACK = frozenset({errno.ECONNREFUSED, errno.ENOENT, errno.EAGAIN})
+_NOBODY_YET = 2**32 - 1  # the peer of a socket that is not connected
 _BROKE_OFF = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
 
 
@@ -107,15 +108,27 @@ class Transport:
     def _attempt(self, request: bytes, deadline: float) -> Answer:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             try:
-                connection.settimeout(self._left(deadline))
-                connection.connect(self.path)
+                self._connect(connection, self._left(deadline))
                 self._refuse_strangers(connection)
+                connection.settimeout(self._left(deadline))
                 _send(connection, request)
                 return _parse(self._receive(connection, deadline))
             except socket.timeout:  # the builtin's alias only from Python 3.10 on
                 raise AgentUnreachable(f"{self.path}: no answer by the deadline") from None
             except OSError as fault:
                 raise self._meaning(fault) from None
+
+    def _connect(self, connection: socket.socket, seconds: float) -> None:
+        """Connect within *seconds*, waiting in the kernel: a place that becomes free wakes who waits there.
+
+        A socket with a timeout of Python's own would be told EAGAIN while the server's queue is full, and one
+        user who connects without end keeps it full for everybody who only looks again now and then.
+        """
+        whole, rest = divmod(seconds, 1)
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(whole), int(rest * 1e6) or 1)
+        )
+        connection.connect(self.path)
 
     def _left(self, deadline: float) -> float:
         """Seconds left; never 0, which would mean non-blocking."""
@@ -125,6 +138,8 @@ class Transport:
         """Whoever set $GPULEASE_SOCKET must not be able to play the agent to us."""
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
         _, uid, _ = struct.unpack("iII", found)
+        if uid == _NOBODY_YET:
+            raise _Again("a signal came while it connected")
         if uid not in (0, os.geteuid()):
             raise ForeignServer(f"{self.path}: served by uid {uid}, which is neither root nor you")
 
