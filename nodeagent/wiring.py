@@ -28,6 +28,7 @@ from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
+from nodeagent.api.waits import WaitingRoom
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
@@ -127,6 +128,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     )
     anchors = Anchors(limits, clock, tree)
     changes, locks = Changes(), LeaseLocks()
+    owner_of = Subuids().owner
+    quotas = Quotas(_quota_limits(config), clock, owner_of)
 
     def in_use(pid: int) -> bool:
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
@@ -140,7 +143,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             clock=clock,
             survey=survey,
             anchors=anchors,
-            quotas=Quotas(_quota_limits(config), clock, Subuids().owner),
+            quotas=quotas,
             planner=planner,
             journal=journal,
             releaser=releaser,
@@ -166,7 +169,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             clock=clock,
             survey=survey,
             granter=granter,
-            attacher=Attacher(ledger, tree, planner, anchors, locks, changes, in_use),
+            attacher=Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use),
             releaser=releaser,
             changes=changes,
             identity=Identity(socket.gethostname(), node.machine, __version__),
@@ -177,7 +180,12 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     app = create_app(
         agent,
         identifier(_gid(config.server.admin_group)),
-        ApiSettings(clock, __version__, leases_open=config.privacy.leases == "open"),
+        ApiSettings(
+            clock,
+            __version__,
+            leases_open=config.privacy.leases == "open",
+            waiting=WaitingRoom(owner_of=owner_of),
+        ),
     )
 
     def start() -> None:
@@ -217,13 +225,16 @@ def identifier(admin_gid: int | None) -> Callable[[Mapping[str, Any]], Caller]:
     return identify
 
 
-def classifier(config: settings.Config) -> Classify:
-    """Whose threads a connection gets: administrators' are reserved, and a container's root is none."""
-    admin_gid = _gid(config.server.admin_group)
+def classifier(config: settings.Config, owner_of: Callable[[int], int] | None = None) -> Classify:
+    """Whose threads a connection gets: administrators' are reserved, and a container's root is none.
+
+    A subordinate uid's connections count for its owner, else one user could fill every place.
+    """
+    admin_gid, owner_of = _gid(config.server.admin_group), owner_of or Subuids().owner
 
     def classify(sock: socket.socket) -> Lane:
         with peer_of(sock) as peer:
-            return Lane(peer.uid, administrator(peer, admin_gid=admin_gid))
+            return Lane(owner_of(peer.uid), administrator(peer, admin_gid=admin_gid))
 
     return classify
 

@@ -19,6 +19,7 @@ from nodeagent.domain.errors import NotAllowed, UnknownThing
 from nodeagent.domain.lease import ENDED, HolderKind, Lease, LeaseState
 from nodeagent.domain.refusals import Refusal
 from nodeagent.service.orders import Granted
+from nodeagent.service.rights import owns_nothing
 
 LARGEST_UID = 2**32 - 2
 _HOLDER_PATTERN = rf"^(slurm|docker|process|client):{TEXT_PATTERN.removeprefix('^')}"
@@ -206,6 +207,8 @@ def _uid_filter(query: Mapping[str, int | None], viewer: Viewer) -> int | None:
     caller, uid = viewer.caller, query["user"]
     if caller.administrator or viewer.open:
         return uid
+    if owns_nothing(caller) and (uid is not None or query["holder"] is not None):
+        raise NotAllowed("root of another namespace has no leases here")
     if uid not in (None, caller.uid):
         raise NotAllowed("user: another user's leases are for administrators")
     return caller.uid if query["holder"] is not None else uid

@@ -10,6 +10,7 @@ import structlog
 
 from nodeagent import config as settings
 from nodeagent import wiring
+from nodeagent.adapters.private_directory import check_private
 from nodeagent.adapters.sole import sole
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings
 from nodeagent.domain.errors import InvalidField
@@ -31,6 +32,7 @@ def serve(
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidField("state.directory", f"{state}: {error.strerror}") from None
+    check_private(state)
     with sole(state):
         _serve(config, simulate)
 
@@ -53,6 +55,7 @@ def configure_logging() -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
             structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -14,6 +14,8 @@ from nodeagent.ledger import rows
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.tables import NOT_FREE, drains, effects, events, leases, request_keys, slices
 
+# Leases of one uid, some 60 MB: no user's loop may fill the disk in the time that ended leases stay.
+MOST_ENDED = 20_000
 BATCH = 500  # rows deleted at once, so that no transaction is long
 MOST_DATA = 8192  # characters of one event's data
 _EVENT_BYTES = 200  # about what a row takes without its texts
@@ -104,17 +106,26 @@ class Journal(Queries):
         old = or_(request_keys.c.boot_id != self._clock.boot_id, request_keys.c.at_ns < before_ns)
         return int(self._write(delete(request_keys).where(old)).rowcount)
 
-    def prune(self, *, leases_before: float, max_events: int, max_event_bytes: int) -> int:
+    def prune(
+        self, *, leases_before: float, max_events: int, max_event_bytes: int, max_leases: int = MOST_ENDED
+    ) -> int:
         """Delete one batch of what is over; returns how many rows went: call it until 0.
 
-        Leases go that ended before *leases_before* (wall clock) and have only free slices, with all that
-        hangs on them; of the events the newest stay.
+        Leases go that ended before *leases_before* (wall clock), or are not of the newest *max_leases* that
+        one uid is charged for, and have only free slices, with all that hangs on them; of the events the
+        newest stay.
         """
-        return self._prune_leases(leases_before) + self._prune_events(max_events, max_event_bytes)
+        return self._prune_leases(leases_before, max_leases) + self._prune_events(max_events, max_event_bytes)
 
-    def _prune_leases(self, before: float) -> int:
+    def _prune_leases(self, before: float, most: int) -> int:
         unclean = exists().where(slices.c.lease == leases.c.id, NOT_FREE)
-        old = select(leases.c.id).where(leases.c.ended_at < before, ~unclean).limit(BATCH)
+        newest_first = func.row_number().over(partition_by=leases.c.charged_uid, order_by=leases.c.id.desc())
+        ended = (
+            select(leases.c.id, leases.c.ended_at, newest_first.label("place"))
+            .where(leases.c.ended_at.is_not(None), ~unclean)
+            .subquery()
+        )
+        old = select(ended.c.id).where(or_(ended.c.ended_at < before, ended.c.place > most)).limit(BATCH)
         return int(self._write(delete(leases).where(leases.c.id.in_(old))).rowcount)
 
     def _prune_events(self, most: int, most_bytes: int) -> int:

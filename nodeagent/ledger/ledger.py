@@ -154,7 +154,8 @@ class Ledger(Queries):
 
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    status = directory.stat()
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
         raise LedgerUnavailable(f"{directory}: others can write here: chmod 0700 it, or choose another")
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         raise LedgerUnavailable(f"{directory}: not writable by uid {os.geteuid()}")

@@ -17,7 +17,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
-from nodeagent.service.rights import must_administer, must_own
+from nodeagent.service.rights import must_administer, must_own, owns_nothing
 from nodeagent.service.survey import Survey, free_of
 
 SECOND_NS = 1_000_000_000
@@ -205,6 +205,8 @@ class Agent:
 
     def events(self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100) -> tuple[Event, ...]:
         """Events after the one numbered *after*: all of them for administrators, their own for others."""
+        if owns_nothing(caller):
+            return ()
         own = None if caller.administrator else caller.uid
 
         def look() -> tuple[Event, ...] | None:

@@ -19,6 +19,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
 from nodeagent.service.plan import Planner
+from nodeagent.service.quotas import Quotas
 from nodeagent.service.rights import must_own
 
 
@@ -31,6 +32,7 @@ class Attacher:
         tree: CgroupTree | None,
         planner: Planner,
         anchors: Anchors,
+        quotas: Quotas,
         locks: LeaseLocks,
         changes: Changes,
         gpu_in_use: Callable[[int], bool],
@@ -39,6 +41,7 @@ class Attacher:
         self._tree = tree
         self._planner = planner
         self._anchors = anchors
+        self._quotas = quotas
         self._locks = locks
         self._changes = changes
         self._gpu_in_use = gpu_in_use
@@ -49,7 +52,9 @@ class Attacher:
         Raises:
             NotAllowed: the lease is another's, or the caller may not be moved (why is said).
             StaleLease, UnknownThing: there is no such lease any more, or never was.
+            TooMany: the caller asks without end, and each time is written down.
         """
+        self._quotas.take_call(caller)
         with self._locks.of(lease_id):
             lease = self._own_active(caller, lease_id)
             anchor = self._enter(caller, lease)
@@ -63,7 +68,11 @@ class Attacher:
         return self._read(lease_id)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None) -> Lease:
-        """Count the lease's time from now again. Raises NotAllowed where it does not live by time."""
+        """Count the lease's time from now again.
+
+        Raises NotAllowed where it does not live by time, and what `attach` raises.
+        """
+        self._quotas.take_call(caller)
         with self._locks.of(lease_id):
             lease = self._own_active(caller, lease_id)
             if lease.anchor.kind is not AnchorKind.TTL and ttl_seconds is None:

@@ -25,15 +25,42 @@ class QuotaLimits:
     grants_per_second: float = 5.0
 
 
+# Attaching and renewing are written down as well. The ranks of a job attach at once: much may be saved up.
+CALLS_PER_GRANT = 2
+CALLS_SAVED = 1000
+
+
+class TokenBuckets:
+    """By owner: *rate* tokens a second, of which at most *most* are saved up."""
+
+    def __init__(self, rate: float, most: float, clock: Clock) -> None:
+        self._rate = rate
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._left: dict[int, tuple[float, int]] = {}  # owner: tokens left, boot time of the count
+
+    def take(self, owner: int) -> float:
+        """Take a token; 0, or the seconds until there is one. A try in vain costs nothing."""
+        now = self._clock.boot_ns()
+        with self._lock:
+            tokens, since = self._left.pop(owner, (self._most, now))
+            tokens = min(self._most, tokens + (now - since) / SECOND_NS * self._rate)
+            self._left[owner] = (tokens - 1 if tokens >= 1 else tokens, now)
+            while len(self._left) > REMEMBERED_UIDS:
+                del self._left[next(iter(self._left))]
+        return 0 if tokens >= 1 else (1 - tokens) / self._rate
+
+
 class Quotas:
     """Answers whether a caller may have one more. *owner_of* maps a subordinate uid to who owns it."""
 
     def __init__(self, limits: QuotaLimits, clock: Clock, owner_of: Callable[[int], int]) -> None:
         self._limits = limits
-        self._clock = clock
         self._owner_of = owner_of
-        self._lock = threading.Lock()
-        self._buckets: dict[int, tuple[float, int]] = {}  # owner: tokens left, boot time of the count
+        rate = limits.grants_per_second
+        self._grants = TokenBuckets(rate, max(1.0, rate), clock)
+        self._calls = TokenBuckets(CALLS_PER_GRANT * rate, CALLS_SAVED, clock)
 
     def charged(self, caller: Caller) -> int:
         """The uid whose limits *caller* uses up."""
@@ -41,19 +68,16 @@ class Quotas:
 
     def take_token(self, caller: Caller) -> None:
         """Count one grant. Raises TooMany when the caller asks faster than its rate."""
-        if caller.administrator:
-            return
-        rate, now, owner = self._limits.grants_per_second, self._clock.boot_ns(), self.charged(caller)
-        with self._lock:
-            most = max(1.0, rate)
-            tokens, since = self._buckets.pop(owner, (most, now))
-            tokens = min(most, tokens + (now - since) / SECOND_NS * rate)
-            # A refused try costs nothing: else one that is repeated too early would never come through.
-            self._buckets[owner] = (tokens - 1 if tokens >= 1 else tokens, now)
-            while len(self._buckets) > REMEMBERED_UIDS:
-                del self._buckets[next(iter(self._buckets))]
-        if tokens < 1:
-            raise TooMany(f"more than {rate:g} grants a second", retry_after=(1 - tokens) / rate)
+        self._take(self._grants, caller, f"{self._limits.grants_per_second:g} grants a second")
+
+    def take_call(self, caller: Caller) -> None:
+        """Count one attach or renewal. Raises TooMany when the caller has asked too often for long."""
+        self._take(self._calls, caller, "so many attaches and renewals")
+
+    def _take(self, buckets: TokenBuckets, caller: Caller, what: str) -> None:
+        wait = 0 if caller.administrator else buckets.take(self.charged(caller))
+        if wait:
+            raise TooMany(f"more than {what}", retry_after=wait)
 
     def refusal(self, caller: Caller, counts: Counts, *, queueing: bool = False) -> Refusal | None:
         """The refusal that the caller's own limits give, or None."""

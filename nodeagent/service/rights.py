@@ -7,12 +7,14 @@ from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
 from nodeagent.service.orders import Caller, Order
 
 
-def owns(caller: Caller, lease: Lease) -> bool:
-    """Whether *lease* is the caller's to act on.
+def owns_nothing(caller: Caller) -> bool:
+    """Whether the caller is the root of some container: uid 0, and yet none of root's things are its own."""
+    return caller.uid == 0 and not caller.administrator
 
-    A uid 0 that is no administrator is the root of some container: it owns nothing, least of all root's.
-    """
-    return caller.administrator or (lease.holder.uid == caller.uid and caller.uid != 0)
+
+def owns(caller: Caller, lease: Lease) -> bool:
+    """Whether *lease* is the caller's to act on."""
+    return caller.administrator or (lease.holder.uid == caller.uid and not owns_nothing(caller))
 
 
 def must_own(caller: Caller, lease: Lease) -> None:
@@ -29,7 +31,7 @@ def must_be_allowed(caller: Caller, order: Order) -> None:
     """Holder kinds slurm and docker, and anchors that only a caller ends, come from administrators."""
     if caller.administrator:
         return
-    if caller.uid == 0:
+    if owns_nothing(caller):
         raise NotAllowed("root of another namespace is not this node's root: ask as the user on the node")
     if order.holder_kind in (HolderKind.SLURM, HolderKind.DOCKER):
         raise NotAllowed(f"holder.kind {order.holder_kind}: only an administrator may hold for it")

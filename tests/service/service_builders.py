@@ -121,7 +121,9 @@ class House:
                 clock=clock,
                 survey=self.survey,
                 granter=self.granter,
-                attacher=Attacher(self.ledger, tree, planner, self.anchors, locks, self.changes, self.in_use),
+                attacher=Attacher(
+                    self.ledger, tree, planner, self.anchors, self.quotas, locks, self.changes, self.in_use
+                ),
                 releaser=self.releaser,
                 changes=self.changes,
                 identity=Identity("node", name, "0"),
