@@ -226,7 +226,7 @@ class Granter:
             return Refusal(
                 Code.GUARANTEE_NOT_MET,
                 f"this node cannot hold the asked floor of {', '.join(unmet)} for such a slice",
-                "ask for less with --require, or see `gpulease status` for the tiers that the node has",
+                "ask for less with --require, or see `nodeagent status` for what the node has",
             )
         return placed
 

@@ -149,6 +149,7 @@ def test_a_waiting_request_gets_its_turn(node):
     assert node.until(lambda: node.lease(waiting.body["id"])["state"] == "active")
 
 
+@pytest.mark.root
 def test_a_drained_device_grants_nothing_and_goes_on(node):
     """Drain refuses new leases with the administrator's reason; undrain grants again."""
     device = node.device()["device"]
@@ -162,6 +163,7 @@ def test_a_drained_device_grants_nothing_and_goes_on(node):
     assert node.http("POST", "/v1/leases", ask({"device": device}, cu_percent=25)).status == 201
 
 
+@pytest.mark.root
 def test_administering_by_any_name(node):
     """drain, undrain and clear take every name that is printed; one of no device is said to be none."""
 
