@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from nodeagent.adapters.cgroup_mount import find_mount
-from nodeagent.config import Config
+from nodeagent.config import Config, read
+from nodeagent.domain.errors import InvalidField
 from nodeagent.wiring import classifier
 
 pytestmark = pytest.mark.root
@@ -287,3 +288,58 @@ def test_a_state_directory_of_others_is_not_used(tmp_path, how):
     )
     assert done.returncode != 0 and str(state) in done.stderr
     assert not list(aim.iterdir())
+
+
+@pytest.mark.parametrize("how", ["another user's", "everybody's"])
+def test_settings_that_others_may_write_are_not_read(tmp_path, how):
+    """Neither a file that another user owns nor one that its group or everybody may write."""
+    path = tmp_path / "nodeagent.toml"
+    path.write_text('[server]\nadmin_group = "4321"\n')
+    assert read(path)
+    if how == "another user's":
+        os.chown(path, MALLORY, MALLORY)
+    else:
+        path.chmod(0o666)
+    with pytest.raises(InvalidField):
+        read(path)
+
+
+def test_what_the_agent_keeps_is_its_own(node):
+    """The state directory and every file in it are closed to everybody else."""
+    state = node.state_dir
+    if state is None:
+        pytest.skip("the agent was started by somebody else")
+    files = [path for path in (state, *state.iterdir()) if path.name != "machine"]
+    assert {path.name for path in files} > {"ledger.sqlite3", "ids"}
+    assert [path for path in files if path.stat().st_mode & 0o077] == []
+
+
+def test_roots_command_shows_nothing_to_a_server_that_a_user_runs(node, tmp_path):
+    """A socket that the environment names is not believed: the command sends nothing and says whose it is."""
+    directory = node.socket.parent / "mallory"
+    directory.mkdir()
+    os.chown(directory, MALLORY, MALLORY)
+    script = f"""
+import threading
+server = socket.socket(socket.AF_UNIX)
+server.bind({os.fspath(directory / "s")!r})
+server.listen()
+print("[]", flush=True)
+connection, _ = server.accept()
+print(len(connection.recv(1)), flush=True)
+"""
+    command = ["/usr/bin/python3", "-c", PRELUDE + script]
+    with subprocess.Popen(
+        command, env=node.environment(), text=True, stdout=subprocess.PIPE, user=MALLORY, group=MALLORY
+    ) as server:
+        assert server.stdout is not None and server.stdout.readline()
+        done = subprocess.run(
+            [sys.executable, "-m", "gpulease", "status"],
+            env={**node.environment(), "GPULEASE_SOCKET": str(directory / "s")},
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 5 and str(MALLORY) in done.stderr
+        assert server.stdout.readline() == "0\n"
