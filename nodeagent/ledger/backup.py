@@ -53,12 +53,15 @@ def _copy(path: Path, target: Path) -> None:
 
 
 def _refuse_shared_directory(directory: Path) -> None:
-    """SQLite opens the file by name, so nobody else may be able to put another one in its place."""
+    """SQLite opens the file by name, so nobody else may be able to put another one in its place.
+
+    Nor one beside it, as in a sticky directory such as /tmp: what is called like its journal is read as one.
+    """
     try:
         status = directory.stat()
     except OSError as error:
         raise OutsideFault(directory, f"{error.strerror}; the backup was not made") from None
-    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if others_write or status.st_uid not in (0, os.geteuid()):
         raise OutsideFault(
             directory, "others can write here and could swap the backup: use your own directory"

@@ -56,11 +56,14 @@ def test_a_backup_overwrites_nothing(ledger: Ledger, path: Path, tmp_path: Path,
     assert not victim.exists() or victim.read_text() == ""
 
 
-def test_a_backup_stays_out_of_shared_directories(ledger: Ledger, path: Path, tmp_path: Path) -> None:
-    """Where others could swap the file while it is made, no backup is made."""
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_a_backup_stays_out_of_shared_directories(
+    ledger: Ledger, path: Path, tmp_path: Path, mode: int
+) -> None:
+    """Where others could swap the file while it is made, or lay a journal beside it, no backup is made."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    shared.chmod(0o777)
+    shared.chmod(mode)
     with pytest.raises(OutsideFault, match="others can write"):
         backup(path, shared / "copy")
     with pytest.raises(OutsideFault, match="No such file"):
