@@ -28,6 +28,8 @@ from typing import Any
 
 from gpulease.errors import AgentUnreachable, GpuleaseError
 from gpulease.transport import Transport
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.wiring import instance
 
 AGENT = ("-m", "nodeagent.cli.main", "serve", "--simulate", "mi300x-spx")
 DEVICES = 8
@@ -172,6 +174,18 @@ def agent(words: Sequence[str], directory: Path) -> Iterator[subprocess.Popen[by
         finally:
             process.terminate()
             process.wait(timeout=30)
+            remove_cgroups(directory / "state")
+
+
+def remove_cgroups(state_dir: Path) -> None:
+    """Remove what the leases of an agent that will not come back have left: empty cgroups."""
+    mount = find_mount()
+    top = mount / instance(state_dir) if mount else None
+    if top is None or not top.exists():
+        return
+    for cgroup in (*(entry for entry in top.iterdir() if entry.is_dir()), top):
+        with contextlib.suppress(OSError):
+            cgroup.rmdir()
 
 
 def _await_ready(directory: Path, process: subprocess.Popen[bytes]) -> None:
