@@ -90,7 +90,8 @@ def check_socket_path(path: Path) -> None:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise OutsideFault(path, f"the directory {path.parent} does not exist") from None
+            why = f"the directory {path.parent} does not exist: make it, or choose another socket"
+            raise OutsideFault(path, why) from None
         return
     if not stat.S_ISSOCK(mode):
         raise OutsideFault(path, "there is something that is no socket; remove it or choose another path")

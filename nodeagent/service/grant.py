@@ -137,7 +137,7 @@ class Granter:
                 return False
             tx.place(lease.id, placed)
             self._plan_limits(tx, lease.id, placed, inventory)
-            tx.event("granted", uid=lease.holder.uid, lease=lease.id, data={"queued": True})
+            self._granted(tx, lease.holder.uid, lease.id, placed)
         self.prepare(lease.id)
         return True
 
@@ -173,9 +173,11 @@ class Granter:
             adopted = order.anchor.pid is not None or order.anchor.cgroup is not None
             for effect in parts.planner.home(lease_id, caller, anchor, adopted=adopted):
                 tx.plan_effect(lease_id, effect.kind, effect.arguments)
-            if not queued:
+            if queued:
+                tx.event("queued", uid=caller.uid, lease=lease_id)
+            else:
                 self._plan_limits(tx, lease_id, placed, inventory)
-            tx.event("queued" if queued else "granted", uid=caller.uid, lease=lease_id)
+                self._granted(tx, caller.uid, lease_id, placed)
             return lease
 
     def _admit(
@@ -285,6 +287,12 @@ class Granter:
         if lease is None:
             return None
         return (Queued if lease.state is LeaseState.QUEUED else Granted)(lease, fresh=False)
+
+    @staticmethod
+    def _granted(tx: Transaction, uid: int, lease_id: int, placed: Sequence[PlacedSlice]) -> None:
+        """Say it once for each device, so that a device's events show who was granted on it."""
+        for one in placed:
+            tx.event("granted", uid=uid, lease=lease_id, device=one.device)
 
     def _count_refusal(self, tx: Transaction, caller: Caller, refusal: Refusal) -> None:
         tx.event("refused", uid=caller.uid, reason=refusal.code, data={"blockers": list(refusal.blockers)})
