@@ -33,6 +33,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
+from nodeagent.service.booking import Booker
 from nodeagent.service.cgroup_effects import (
     ADOPTED,
     CGROUP,
@@ -47,9 +48,10 @@ from nodeagent.service.cgroup_effects import (
 )
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Effect, Journal
-from nodeagent.service.grant import Granter, GrantParts
+from nodeagent.service.grant import Granter
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
+from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
@@ -137,21 +139,9 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     journal = Journal(ledger, _effects(tree, dmem, clock, in_use))
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
     planner = Planner(tree, no_tree, dmem, clock)
-    granter = Granter(
-        GrantParts(
-            ledger=ledger,
-            clock=clock,
-            survey=survey,
-            anchors=anchors,
-            quotas=quotas,
-            planner=planner,
-            journal=journal,
-            releaser=releaser,
-            locks=locks,
-            changes=changes,
-            shared_cu_percent=config.defaults.shared_cu,
-        )
-    )
+    placer = Placer(config.defaults.shared_cu)
+    booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
+    granter = Granter(ledger, survey, anchors, booker, journal, releaser, locks, changes)
     reconciler = Reconciler(
         ledger,
         clock,

@@ -24,6 +24,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
+from nodeagent.service.booking import Booker
 from nodeagent.service.cgroup_effects import (
     ADOPTED,
     CGROUP,
@@ -38,9 +39,10 @@ from nodeagent.service.cgroup_effects import (
 )
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Effect, Journal
-from nodeagent.service.grant import Granter, GrantParts
+from nodeagent.service.grant import Granter
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
+from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
@@ -89,21 +91,27 @@ class House:
         self.anchors = Anchors(AnchorLimits(), clock, tree)
         self.journal = Journal(self.ledger, self._effects(tree, dmem))
         self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout, self.survey.away)
-        planner = (PlannerWithMore if effect else Planner)(tree, None if tree else "none", dmem, clock)
+        self.planner = (PlannerWithMore if effect else Planner)(tree, None if tree else "none", dmem, clock)
         self.quotas = Quotas(limits, clock, owner_of)
-        parts = GrantParts(
-            ledger=self.ledger,
-            clock=clock,
-            survey=self.survey,
-            anchors=self.anchors,
-            quotas=self.quotas,
-            planner=planner,
-            journal=self.journal,
-            releaser=self.releaser,
-            locks=locks,
-            changes=self.changes,
+        booker = Booker(
+            self.ledger,
+            clock,
+            self.survey,
+            self.anchors,
+            self.quotas,
+            self.planner,
+            Placer(shared_cu_percent=25),
         )
-        self.granter = Granter(parts)
+        self.granter = Granter(
+            self.ledger,
+            self.survey,
+            self.anchors,
+            booker,
+            self.journal,
+            self.releaser,
+            locks,
+            self.changes,
+        )
         self.reconciler = Reconciler(
             self.ledger,
             clock,
@@ -122,12 +130,19 @@ class House:
                 survey=self.survey,
                 granter=self.granter,
                 attacher=Attacher(
-                    self.ledger, tree, planner, self.anchors, self.quotas, locks, self.changes, self.in_use
+                    self.ledger,
+                    tree,
+                    self.planner,
+                    self.anchors,
+                    self.quotas,
+                    locks,
+                    self.changes,
+                    self.in_use,
                 ),
                 releaser=self.releaser,
                 changes=self.changes,
                 identity=Identity("node", name, "0"),
-                tiers=planner.tiers,
+                tiers=self.planner.tiers,
                 strangers=self.reconciler.strangers,
             )
         )

@@ -68,7 +68,7 @@ def test_a_death_before_the_booking_leaves_nothing(build, effect: ScriptedEffect
     def die(*_: object) -> None:
         raise DeathError
 
-    monkeypatch.setattr(house.granter, "_plan_limits", die)
+    monkeypatch.setattr(house.planner, "limits", die)
     with pytest.raises(DeathError):
         house.agent.grant(user(), order_of(cus=8))
     house.die()

@@ -16,7 +16,7 @@ from nodeagent.adapters.processes import start_time_of
 from nodeagent.domain.errors import InvalidField, NotAllowed, TooMany
 from nodeagent.domain.lease import AnchorKind, LeaseState, SliceState
 from nodeagent.domain.refusals import Refusal
-from nodeagent.service import grant as granting
+from nodeagent.service import placing
 from nodeagent.service.quotas import CALLS_SAVED, QuotaLimits, Quotas
 from nodeagent.service.release import CLEANERS
 
@@ -108,14 +108,14 @@ def test_an_unforeseen_fault_while_preparing_leaves_nothing_held(
 def test_nobody_waits_for_anothers_search(house: House, monkeypatch) -> None:
     """Placing, which a request can make long, is done without the lock that every write needs."""
     free: list[bool] = []
-    place = granting.place
+    place = placing.place
 
     def watched(*args, **options):
         with house.ledger.write(release=True):
             free.append(True)
         return place(*args, **options)
 
-    monkeypatch.setattr(granting, "place", watched)
+    monkeypatch.setattr(placing, "place", watched)
     house.grant(user(), cus=8)
     assert isinstance(house.agent.grant(user(), order_of(cus=10_000)), Refusal)
     assert len(free) == 2
@@ -123,7 +123,7 @@ def test_nobody_waits_for_anothers_search(house: House, monkeypatch) -> None:
 
 def test_a_placement_that_was_overtaken_is_made_again(house: House, monkeypatch) -> None:
     """Slices that another took between the search and the booking are not given twice."""
-    place, taken = granting.place, []
+    place, taken = placing.place, []
 
     def overtaken(*args, **options):
         found = place(*args, **options)
@@ -132,7 +132,7 @@ def test_a_placement_that_was_overtaken_is_made_again(house: House, monkeypatch)
             taken.append(house.grant(user(1001), cus=8))
         return found
 
-    monkeypatch.setattr(granting, "place", overtaken)
+    monkeypatch.setattr(placing, "place", overtaken)
     mine, other = house.grant(user(), cus=8), taken[1]
     assert not set(mine.slices[0].placed.cus) & set(other.slices[0].placed.cus)
 

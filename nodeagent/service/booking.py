@@ -1,0 +1,153 @@
+"""Booking: a lease's row, slices and journal in one transaction, before anything is done for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.errors import KeyReused, LedgerUnavailable
+from nodeagent.domain.lease import Anchor, Holder, Lease, LeaseState, PlacedSlice
+from nodeagent.domain.refusals import Refusal
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.queries import Queries
+from nodeagent.ledger.transaction import Transaction
+from nodeagent.service.anchoring import Anchors
+from nodeagent.service.orders import Caller, Order
+from nodeagent.service.placing import Draft, Placed, Placer
+from nodeagent.service.plan import Planner
+from nodeagent.service.quotas import Quotas
+from nodeagent.service.survey import Survey
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """A lease that is PREPARING or QUEUED; *fresh* is False when the same request had booked it before."""
+
+    lease: Lease
+    fresh: bool
+
+
+class Booker:
+    """Writes down what is granted, so that a crash can neither lose it nor grant it again."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        survey: Survey,
+        anchors: Anchors,
+        quotas: Quotas,
+        planner: Planner,
+        placer: Placer,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._survey = survey
+        self._anchors = anchors
+        self._quotas = quotas
+        self._planner = planner
+        self._placer = placer
+
+    def book(self, caller: Caller, order: Order) -> Booked | Refusal:
+        """Book *order*, once for each request id of the caller's.
+
+        Raises:
+            KeyReused: the request id came before with another body.
+            TooMany: the caller asks faster than its rate.
+            InvalidField, NotAllowed: what it adopts is not there, or not its own.
+        """
+        again = _remembered(self._ledger, caller, order)
+        if again is not None:
+            return Booked(again, fresh=False)
+        self._quotas.take_token(caller)
+        anchor = self._anchors.open(order.anchor, caller)
+        draft = self._placer.draft(
+            self._survey.inventory(), self._ledger.held(), order.request, may_wait=order.wait_seconds > 0
+        )
+        with self._ledger.write() as tx:
+            again = _remembered(tx, caller, order)
+            if again is not None:
+                return Booked(again, fresh=False)
+            placed = self._admit(tx, caller, draft)
+            if isinstance(placed, Refusal):
+                blockers = {"blockers": list(placed.blockers)}
+                tx.event("refused", uid=caller.uid, reason=placed.code, data=blockers)
+                return placed
+            return Booked(self._open(tx, caller, order, anchor, draft, placed), fresh=True)
+
+    def place_queued(self, lease: Lease) -> bool:
+        """Give a queued lease its slices, if it fits now."""
+        draft = self._placer.draft(self._survey.inventory(), self._ledger.held(), lease.request)
+        if isinstance(draft.placed, Refusal):
+            return False
+        with self._ledger.write() as tx:
+            current = tx.lease(lease.id)
+            if current is None or current.state is not LeaseState.QUEUED:
+                return False
+            placed = self._placer.settle(draft, tx.held())
+            if isinstance(placed, Refusal):
+                return False
+            tx.place(lease.id, placed)
+            self._grant(tx, lease.holder.uid, lease.id, draft, placed)
+        return True
+
+    def _admit(self, tx: Transaction, caller: Caller, draft: Draft) -> Placed | Refusal:
+        """The slices; none of them when the order waits for its turn instead."""
+        counts = tx.counts(self._quotas.charged(caller))
+        over = self._quotas.refusal(caller, counts)
+        if over is not None:
+            return over
+        placed = self._placer.settle(draft, tx.held())
+        return placed or self._quotas.refusal(caller, counts, queueing=True) or ()
+
+    def _open(
+        self, tx: Transaction, caller: Caller, order: Order, anchor: Anchor, draft: Draft, placed: Placed
+    ) -> Lease:
+        wait_until_ns = None if placed else self._clock.boot_ns() + order.wait_seconds * SECOND_NS
+        lease_id = tx.open_lease(
+            state=LeaseState.PREPARING if placed else LeaseState.QUEUED,
+            holder=Holder(order.holder_kind, order.holder_id, caller.uid),
+            gid=caller.gid,
+            charged_uid=self._quotas.charged(caller),
+            anchor=anchor,
+            request=order.request,
+            request_id=order.request_id,
+            digest=order.digest,
+            placed=placed,
+            wait_until_ns=wait_until_ns,
+        )
+        adopted = order.anchor.pid is not None or order.anchor.cgroup is not None
+        for effect in self._planner.home(lease_id, caller, anchor, adopted=adopted):
+            tx.plan_effect(lease_id, effect.kind, effect.arguments)
+        if placed:
+            self._grant(tx, caller.uid, lease_id, draft, placed)
+        else:
+            tx.event("queued", uid=caller.uid, lease=lease_id)
+        lease = tx.lease(lease_id)
+        if lease is None:
+            raise LedgerUnavailable(f"lease {lease_id} vanished inside its own transaction")
+        return lease
+
+    def _grant(
+        self, tx: Transaction, uid: int, lease_id: int, draft: Draft, placed: Sequence[PlacedSlice]
+    ) -> None:
+        """Journal what is to be set for the slices, and say for each device who was granted on it."""
+        for effect in self._planner.limits(tx.effects(lease_id), placed, draft.inventory):
+            tx.plan_effect(lease_id, effect.kind, effect.arguments)
+        for one in placed:
+            tx.event("granted", uid=uid, lease=lease_id, device=one.device)
+
+
+def _remembered(ledger: Queries, caller: Caller, order: Order) -> Lease | None:
+    """The lease that the same request got before."""
+    if order.request_id is None:
+        return None
+    first = ledger.remembered(caller.uid, order.request_id)
+    if first is None:
+        return None
+    if first.digest != order.digest:
+        raise KeyReused(f"request_id {order.request_id} was used before with another body")
+    return ledger.lease(first.lease)
