@@ -1,4 +1,4 @@
-"""From a checked request body to the order that the service takes, and who may hold for whom."""
+"""From a checked request body to the order that the service takes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from nodeagent.api.models import (
     CgroupAnchor,
     LeaseOrderBody,
     ProcessAnchor,
-    ProcessHolder,
     RequireBody,
     SliceBody,
 )
-from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.guarantee import Compute, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind
 from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
@@ -24,11 +22,7 @@ _NOT_IN_DIGEST = {"request_id", "wait_seconds"}
 
 
 def order_of(body: LeaseOrderBody, caller: Caller) -> Order:
-    """The order that *body* means, coming from *caller*.
-
-    Raises:
-        NotAllowed: the caller may not hold for the holder that it names, or not without a proof of life.
-    """
+    """The order that *body* means, coming from *caller*; whether it may be given is the service's to say."""
     anchor = _anchor(body)
     kind, name = _holder(body, anchor, caller)
     return Order(
@@ -76,20 +70,11 @@ def _default_anchor(body: LeaseOrderBody) -> AnchorKind:
 
 def _holder(body: LeaseOrderBody, anchor: AnchorOrder, caller: Caller) -> tuple[HolderKind, str]:
     process = str(anchor.pid or caller.pid)
-    if anchor.kind is AnchorKind.EXTERNAL and not caller.administrator:
-        raise NotAllowed("anchor.kind external: only an administrator may hold without a proof of life")
     if body.holder is None:
         if anchor.kind in (AnchorKind.PROCESS, AnchorKind.CGROUP):
             return HolderKind.PROCESS, process
         return HolderKind.CLIENT, body.request_id or str(caller.uid)
-    kind = HolderKind(body.holder.kind)
-    if isinstance(body.holder, ProcessHolder):
-        if body.holder.id not in (None, process):
-            raise NotAllowed("holder.id: a process holds only for itself, or for one that it adopts")
-        return kind, process
-    if kind in (HolderKind.SLURM, HolderKind.DOCKER) and not caller.administrator:
-        raise NotAllowed(f"holder.kind {kind}: only an administrator may hold for it")
-    return kind, body.holder.id
+    return HolderKind(body.holder.kind), body.holder.id or process
 
 
 def _request(body: LeaseOrderBody) -> Request:

@@ -17,7 +17,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
-from nodeagent.service.rights import must_administer, must_own, owns_nothing
+from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns_nothing
 from nodeagent.service.survey import Survey, free_of
 
 SECOND_NS = 1_000_000_000
@@ -100,6 +100,7 @@ class Agent:
 
     def grant(self, caller: Caller, order: Order) -> Outcome:
         """Grant, queue or refuse. Raises LedgerUnavailable while the agent takes no new leases."""
+        must_be_allowed(caller, order)
         reason = self.unready()
         if reason is not None:
             raise LedgerUnavailable(reason)

@@ -55,7 +55,7 @@ class Granter:
         """Grant *order*; a repeated request id gives what the first one gave.
 
         Raises:
-            InvalidField, KeyReused, TooMany: the order cannot be taken from this caller.
+            NotAllowed, InvalidField, KeyReused, TooMany: the order cannot be taken from this caller.
             LedgerUnavailable, OutsideFault: the node cannot serve it now; nothing is left behind.
         """
         booked = self._booker.book(caller, order)

@@ -28,7 +28,12 @@ def must_administer(caller: Caller) -> None:
 
 
 def must_be_allowed(caller: Caller, order: Order) -> None:
-    """Holder kinds slurm and docker, and anchors that only a caller ends, come from administrators."""
+    """Holder kinds slurm and docker, and anchors that only a caller ends, come from administrators.
+
+    A process holds for itself or for the one that it adopts, whoever asks: its end is the lease's.
+    """
+    if order.holder_kind is HolderKind.PROCESS and order.holder_id != str(order.anchor.pid or caller.pid):
+        raise NotAllowed("holder.id: a process holds only for itself, or for one that it adopts")
     if caller.administrator:
         return
     if owns_nothing(caller):
@@ -37,5 +42,3 @@ def must_be_allowed(caller: Caller, order: Order) -> None:
         raise NotAllowed(f"holder.kind {order.holder_kind}: only an administrator may hold for it")
     if order.anchor.kind is AnchorKind.EXTERNAL:
         raise NotAllowed("anchor.kind external: only an administrator may hold without a proof of life")
-    if order.holder_kind is HolderKind.PROCESS and order.holder_id != str(order.anchor.pid or caller.pid):
-        raise NotAllowed("holder.id: a process holds only for itself, or for one it adopts")

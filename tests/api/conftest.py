@@ -32,6 +32,7 @@ from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
+from nodeagent.service.rights import must_be_allowed
 
 GIB = 1 << 30
 SECOND_NS = 1_000_000_000
@@ -89,7 +90,7 @@ def make_inventory() -> Inventory:
 
 @dataclass
 class FakeAgent:
-    """Grants everything, or gives *outcome*; raises *fault* if one is set."""
+    """Grants everything that the caller may ask for, or gives *outcome*; raises *fault* if one is set."""
 
     clock: FrozenClock
     found: Inventory = field(default_factory=make_inventory)
@@ -126,6 +127,7 @@ class FakeAgent:
         return tuple(held for lease in self.known.values() for held in lease.slices)
 
     def grant(self, caller: Caller, order: Order) -> Granted | Queued | Refusal:
+        must_be_allowed(caller, order)
         self._fail()
         self.orders.append((caller, order))
         if self.outcome is not None:

@@ -36,20 +36,29 @@ def test_defaults_follow_from_what_is_given(user, agent, body, holder, anchor):
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "why"),
     [
-        {"holder": {"kind": "slurm", "id": "17"}},
-        {"holder": {"kind": "docker", "id": "abc"}},
-        {"anchor": {"kind": "external"}},
-        {"holder": {"kind": "process", "id": "1"}},
-        {"holder": {"kind": "process", "id": "4243"}},
+        ({"holder": {"kind": "slurm", "id": "17"}}, "holder.kind slurm: only an administrator"),
+        ({"holder": {"kind": "docker", "id": "abc"}}, "holder.kind docker: only an administrator"),
+        ({"anchor": {"kind": "external"}}, "anchor.kind external: only an administrator"),
+        ({"holder": {"kind": "process", "id": "1"}}, "holder.id: a process holds only for itself"),
+        ({"holder": {"kind": "process", "id": "4243"}}, "holder.id: a process holds only for itself"),
     ],
 )
-def test_users_hold_only_for_themselves(user, agent, body):
+def test_users_hold_only_for_themselves(user, agent, body, why):
     """Job and container holders and endless leases are for administrators; a pid is one's own."""
     answer = user.post("/v1/leases", json=body)
     assert (answer.status_code, answer.json["code"]) == (403, "NotAllowed")
+    assert answer.json["detail"].startswith(why)
     assert agent.orders == []
+
+
+def test_administrators_name_no_process_but_the_one_that_is_held_for(root, agent):
+    """A process holder is the caller or the adopted process, also when root asks."""
+    body = {"holder": {"kind": "process", "id": "77"}}
+    assert root.post("/v1/leases", json=body).status_code == 403
+    found = order(root, agent, body | {"anchor": {"kind": "process", "pid": 77}})
+    assert (found.holder_kind, found.holder_id) == (HolderKind.PROCESS, "77")
 
 
 def test_root_of_a_container_is_no_administrator(client_of, agent):

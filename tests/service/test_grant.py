@@ -181,15 +181,29 @@ def test_a_sick_ledger_grants_nothing(house: House) -> None:
 
 def test_slurm_docker_and_unproved_holders_come_from_administrators(house: House) -> None:
     """U cannot post a job's name first, nor hold without a proof of life: threat 10."""
-    for order in (
-        order_of(cus=8, holder=(HolderKind.SLURM, "7")),
-        order_of(cus=8, holder=(HolderKind.DOCKER, "c")),
-        order_of(cus=8, anchor=AnchorKind.EXTERNAL),
-        order_of(cus=8, holder=(HolderKind.PROCESS, "1")),
+    for order, why in (
+        (order_of(cus=8, holder=(HolderKind.SLURM, "7")), "holder.kind slurm: only an administrator"),
+        (order_of(cus=8, holder=(HolderKind.DOCKER, "c")), "holder.kind docker: only an administrator"),
+        (order_of(cus=8, anchor=AnchorKind.EXTERNAL), "anchor.kind external: only an administrator"),
+        (order_of(cus=8, holder=(HolderKind.PROCESS, "1")), "holder.id: a process holds only for itself"),
     ):
-        with pytest.raises(NotAllowed):
+        with pytest.raises(NotAllowed, match=why):
             house.agent.grant(user(), order)
     assert house.grant(admin(), cus=8, holder=(HolderKind.SLURM, "7"), anchor=AnchorKind.EXTERNAL)
+
+
+def test_a_process_holds_for_itself_or_for_one_that_it_adopts(house: House) -> None:
+    """Also for an administrator: a holder that is another process than the anchor would outlive its proof."""
+    with pytest.raises(NotAllowed, match="a process holds only for itself"):
+        house.agent.grant(admin(), order_of(cus=8, holder=(HolderKind.PROCESS, "1")))
+    assert house.ledger.leases() == ()
+
+
+def test_nobody_is_told_of_a_sick_ledger_for_what_they_may_not_ask(house: House) -> None:
+    """A forbidden order is NotAllowed at once, so that no client waits for a ledger to no end."""
+    house.ledger.close()
+    with pytest.raises(NotAllowed):
+        house.agent.grant(user(), order_of(cus=8, holder=(HolderKind.SLURM, "7")))
 
 
 def test_a_containers_root_is_granted_nothing(house: House) -> None:
