@@ -6,17 +6,17 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from flask import Flask, Response, g, request
-from werkzeug.routing import Map
 
 from nodeagent.api import problems
 from nodeagent.api.answers import Answer, ProblemAnswer
-from nodeagent.api.body import LARGEST_BODY, read_json
+from nodeagent.api.body import read_json
 from nodeagent.api.devices import DeviceRoutes
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import Body
+from nodeagent.api.incoming import LARGEST_BODY
 from nodeagent.api.leases import LeaseRoutes
 from nodeagent.api.metrics import AgentCollector, RefusalCounter, exposition
 from nodeagent.api.node import NodeRoutes
@@ -89,13 +89,6 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     found += DeviceRoutes(agent, presenter).routes()
     found += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
     return tuple(found)
-
-
-def routes() -> Map:
-    """What there is, for whoever has no agent to ask: the documentation's tests."""
-    nobody = cast(Agent, None)
-    settings = ApiSettings(clock=cast(Clock, None), version="")
-    return create_app(nobody, lambda _: _AGENT_ITSELF, settings).url_map
 
 
 class _Dispatcher:

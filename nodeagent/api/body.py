@@ -11,9 +11,8 @@ from flask import Request
 from pydantic_core import from_json
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
+from nodeagent.api.incoming import LARGEST_BODY
 from nodeagent.api.problems import BodyTooLarge, MalformedBody, UnsupportedMedia, printable
-
-LARGEST_BODY = 64 * 1024  # bytes
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
 _POSITION = re.compile(r"line (\d+) column (\d+)$")

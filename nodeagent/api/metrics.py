@@ -12,20 +12,14 @@ from prometheus_client.registry import Collector
 
 from nodeagent.api.facade import Agent
 from nodeagent.domain.device import DeviceState, Inventory
-from nodeagent.domain.lease import HeldSlice, LeaseState, SliceState
+from nodeagent.domain.lease import ENDED, HeldSlice, LeaseState, SliceState
 from nodeagent.domain.refusals import Code
 from nodeagent.service.orders import Caller
 from nodeagent.service.survey import free_of
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PAGE = 500
-_LIVE = (
-    LeaseState.QUEUED,
-    LeaseState.PREPARING,
-    LeaseState.ACTIVE,
-    LeaseState.LOST,
-    LeaseState.RELEASING,
-)
+_LIVE = tuple(state for state in LeaseState if state not in ENDED)
 _DEVICE_LABELS = ("device", "product")
 
 

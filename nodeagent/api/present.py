@@ -29,9 +29,8 @@ class Viewer:
 
     caller: Caller
     open: bool  # [privacy] leases = "open"
-    plain: bool = (
-        False  # text for shells: another's text could become a shell's words, even an administrator's
-    )
+    # Text for shells: there another's text could become a command, even of an administrator.
+    plain: bool = False
 
     def sees(self, uid: int | None) -> bool:
         """Whether what belongs to *uid* is shown in full."""
