@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.fitting import Offer, Site, fit
@@ -14,7 +14,7 @@ from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.domain.selectors import check_devices, mismatch
 from nodeagent.domain.sizing import check_sizes
-from nodeagent.domain.usage import Usage, earliest_end, leases_of
+from nodeagent.domain.usage import earliest_end, leases_of, usage_by_device
 
 _ORDER = {code: number for number, code in enumerate(Code)}
 _NEXT_ACT = {
@@ -57,9 +57,8 @@ def place(
     if not inventory.devices:
         return Refusal(Code.NO_DEVICE, "the node has no AMD GPU", _NEXT_ACT[Code.NO_DEVICE])
     check_devices(inventory, request)
-    sites = [
-        Site(device, inventory.pool(device.pool), Usage.of(device, held)) for device in inventory.devices
-    ]
+    usage = usage_by_device(inventory.devices, held)
+    sites = [Site(device, inventory.pool(device.pool), usage[device.key]) for device in inventory.devices]
     answers = [_ask(sites, asked, request, shared_cu_percent) for asked in request.slices]
     for number, answer in enumerate(answers):
         if len(answer.offers) < answer.asked.count:
@@ -68,12 +67,12 @@ def place(
     groups = [Group(answer.asked.count, answer.offers) for answer in answers]
     choice = assigner.assign(groups)
     if choice is None:
-        return _no_assignment(sites, request, answers, assigner)
+        return _no_assignment(sites, answers, groups, assigner)
     return tuple(offer.placed for offers in choice for offer in offers)
 
 
-def _ask(sites: Sequence[Site], asked: SliceRequest, request: Request, shared: float) -> _Answers:
-    said = [fit(site, asked, request.placement, shared) for site in sites]
+def _ask(sites: Sequence[Site], asked: SliceRequest, request: Request, shared_cu_percent: float) -> _Answers:
+    said = [fit(site, asked, request.placement, shared_cu_percent) for site in sites]
     offers = ranked((one for one in said if isinstance(one, Offer)), request.placement)
     return _Answers(asked, offers, tuple(one for one in said if isinstance(one, DeviceRefusal)))
 
@@ -135,10 +134,10 @@ def _next_act(code: Code, refusals: Sequence[DeviceRefusal]) -> str:
 
 
 def _no_assignment(
-    sites: Sequence[Site], request: Request, answers: Sequence[_Answers], assigner: Assigner
+    sites: Sequence[Site], answers: Sequence[_Answers], groups: Sequence[Group], assigner: Assigner
 ) -> Refusal:
     """Each slice request has devices enough by itself; find the constraint that keeps them apart."""
-    code = _binding(answers, assigner)
+    code = _binding(groups, assigner)
     wanted = sum(answer.asked.count for answer in answers)
     fitting = {offer.device.key: offer for answer in answers for offer in answer.offers}
     why = {
@@ -153,18 +152,16 @@ def _no_assignment(
     return Refusal(code, why, _next_act(code, devices), devices)
 
 
-def _binding(answers: Sequence[_Answers], assigner: Assigner) -> Code:
-    groups = [Group(answer.asked.count, answer.offers) for answer in answers]
+def _binding(groups: Sequence[Group], assigner: Assigner) -> Code:
+    """The code of the first constraint without which the groups could be assigned."""
     endless = dict.fromkeys(assigner.room, 1 << 80)
 
     def possible(*, numa: bool = False, link: bool = False, memory: bool = False) -> bool:
-        room = endless if memory else assigner.room
-        relaxed = Assigner(
-            assigner.policy,
-            assigner.numa_bind and not numa,
-            assigner.link_bind and not link,
-            assigner.links,
-            room,
+        relaxed = replace(
+            assigner,
+            numa_bind=assigner.numa_bind and not numa,
+            link_bind=assigner.link_bind and not link,
+            room=endless if memory else assigner.room,
         )
         return relaxed.assign(groups) is not None
 

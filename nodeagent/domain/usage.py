@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeagent.domain.cuset import CuSet
@@ -17,15 +18,6 @@ class Usage:
     current: tuple[HeldSlice, ...]  # on the device in its present epoch
     present: tuple[HeldSlice, ...]  # on the device in any epoch: what an exclusive slice must wait for
     pooled: tuple[HeldSlice, ...]  # on the device's pool, from whatever device
-
-    @classmethod
-    def of(cls, device: Device, held: Sequence[HeldSlice]) -> Usage:
-        present = tuple(one for one in held if one.placed.device == device.key)
-        return cls(
-            current=tuple(one for one in present if one.placed.epoch == device.epoch),
-            present=present,
-            pooled=tuple(one for one in held if one.placed.pool == device.pool),
-        )
 
     @property
     def cus(self) -> CuSet:
@@ -54,6 +46,22 @@ class Usage:
     def load(self, device: Device) -> float:
         """How full the device is: its shares of CUs and VRAM in use, added."""
         return len(self.cus) / max(1, device.cus) + self.vram_bytes / max(1, device.grantable_bytes)
+
+
+def usage_by_device(devices: Iterable[Device], held: Iterable[HeldSlice]) -> Mapping[str, Usage]:
+    """The usage of each of *devices* by its key, in one pass over *held*: a node may have 64 of them."""
+    on_device, in_pool = defaultdict(list), defaultdict(list)
+    for one in held:
+        on_device[one.placed.device].append(one)
+        in_pool[one.placed.pool].append(one)
+    return {
+        device.key: Usage(
+            current=tuple(one for one in on_device[device.key] if one.placed.epoch == device.epoch),
+            present=tuple(on_device[device.key]),
+            pooled=tuple(in_pool[device.pool]),
+        )
+        for device in devices
+    }
 
 
 def leases_of(slices: Iterable[HeldSlice]) -> tuple[int, ...]:
