@@ -46,7 +46,7 @@ def even_block(geometry: Geometry, free: CuSet, size: int) -> CuSet | None:
     """An even block of exactly *size* CUs, a size that `even_size` gives."""
     if size >= geometry.row:
         return _whole_rows(geometry, free, size // geometry.row)
-    return _steps(geometry, free, size // geometry.step)
+    return _steps(geometry, _rows(geometry, free), size // geometry.step)
 
 
 def largest_even(geometry: Geometry, free: CuSet) -> int:
@@ -54,8 +54,9 @@ def largest_even(geometry: Geometry, free: CuSet) -> int:
     whole = len(_free_rows(geometry, free))
     if whole:
         return whole * geometry.row
+    rows = _rows(geometry, free)
     for steps in sorted(_even_steps(geometry), reverse=True):
-        if _steps(geometry, free, steps) is not None:
+        if _steps(geometry, rows, steps) is not None:
             return steps * geometry.step
     return 0
 
@@ -72,9 +73,13 @@ def shared_size(geometry: Geometry, cu_percent: float) -> int:
     return even_size(geometry, asked)
 
 
+def share_of(percent: float) -> Fraction:
+    """The percentage as it was written, not its nearest binary fraction: 29 % of 100 is 29."""
+    return Fraction(str(percent)) / 100
+
+
 def percent_of(whole: int, percent: float) -> int:
-    """floor(whole x percent / 100) of the percentage as it was written: 29 % of 100 is 29."""
-    return int(whole * Fraction(str(percent)) / 100)
+    return int(whole * share_of(percent))
 
 
 def _even_steps(geometry: Geometry) -> set[int]:
@@ -124,13 +129,13 @@ def _rows(geometry: Geometry, free: CuSet) -> list[_Row]:
     return found
 
 
-def _steps(geometry: Geometry, free: CuSet, count: int) -> CuSet | None:
-    """*count* steps within one row: the best in the worst case, and of these the row that it harms least.
+def _steps(geometry: Geometry, rows: Sequence[_Row], count: int) -> CuSet | None:
+    """*count* steps within one of *rows*: the best in the worst case, then where it harms a row least.
 
     Rows already broken go first so that whole rows stay whole, then certain ones, then the tightest fit.
     """
     best: tuple[tuple[int, bool, bool, int, int], CuSet] | None = None
-    for row in _rows(geometry, free):
+    for row in rows:
         chosen = _within(geometry, row.free_steps, count)
         if chosen is None:
             continue

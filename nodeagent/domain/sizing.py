@@ -9,7 +9,7 @@ from nodeagent.domain.device import VRAM_GRAIN, Device
 from nodeagent.domain.errors import InvalidField
 from nodeagent.domain.geometry import Geometry
 from nodeagent.domain.request import Policy, Request, Shape, SliceRequest
-from nodeagent.domain.shapes import granted_size, shared_size
+from nodeagent.domain.shapes import granted_size, share_of, shared_size
 
 PAGE = 4096  # bytes; dmem.max is kept in whole pages
 
@@ -41,7 +41,9 @@ def check_sizes(request: Request) -> None:
             )
 
 
-def demand(asked: SliceRequest, device: Device, geometry: Geometry, policy: Policy, shared: float) -> Demand:
+def demand(
+    asked: SliceRequest, device: Device, geometry: Geometry, policy: Policy, shared_cu_percent: float
+) -> Demand:
     """What *asked* comes to on *device*.
 
     VRAM alone books the same share of CUs, CUs alone the same share of VRAM, neither the whole device for
@@ -49,9 +51,9 @@ def demand(asked: SliceRequest, device: Device, geometry: Geometry, policy: Poli
     least that; an absolute size of VRAM is kept, rounded up to whole pages.
 
     Args:
-        shared: percent of a device's CUs that its shared set takes.
+        shared_cu_percent: of a device's CUs, what its shared set takes.
     """
-    cus = _cus(asked, device, geometry, shared)
+    cus = _cus(asked, device, geometry, shared_cu_percent)
     vram_bytes = _vram_bytes(asked, device)
     whole = not asked.cu_shared and cus == geometry.cus
     granted = cus if asked.cu_shared else granted_size(geometry, cus, asked.shape)
@@ -71,19 +73,19 @@ def demand(asked: SliceRequest, device: Device, geometry: Geometry, policy: Poli
     )
 
 
-def _cus(asked: SliceRequest, device: Device, geometry: Geometry, shared: float) -> int:
+def _cus(asked: SliceRequest, device: Device, geometry: Geometry, shared_cu_percent: float) -> int:
     if asked.cu_shared:
-        return shared_size(geometry, shared)
+        return shared_size(geometry, shared_cu_percent)
     if asked.cus is not None:
         return asked.cus
     if asked.whole:
         return geometry.cus
     if asked.cu_percent is not None:
-        share = _share(asked.cu_percent)
+        share = share_of(asked.cu_percent)
     elif asked.vram_percent is not None:
-        share = _share(asked.vram_percent)
+        share = share_of(asked.vram_percent)
     else:
-        share = min(Fraction(asked.vram_bytes or 0, max(1, device.grantable_bytes)), Fraction(1))
+        share = _part(asked.vram_bytes, device.grantable_bytes)
     return max(1, int(geometry.cus * share))
 
 
@@ -93,14 +95,14 @@ def _vram_bytes(asked: SliceRequest, device: Device) -> int:
     if asked.whole:
         return device.grantable_bytes
     if asked.vram_percent is not None:
-        share = _share(asked.vram_percent)
+        share = share_of(asked.vram_percent)
     elif asked.cu_percent is not None:
-        share = _share(asked.cu_percent)
+        share = share_of(asked.cu_percent)
     else:
-        share = min(Fraction(asked.cus or 0, max(1, device.cus)), Fraction(1))
+        share = _part(asked.cus, device.cus)
     return max(1, int(device.grantable_bytes * share) // VRAM_GRAIN) * VRAM_GRAIN
 
 
-def _share(percent: float) -> Fraction:
-    """The percentage as it was written, not its nearest binary fraction: 29 % of 100 is 29."""
-    return Fraction(str(percent)) / 100
+def _part(asked: int | None, whole: int) -> Fraction:
+    """*asked* as a share of *whole*, at most all; a device may have nothing to grant."""
+    return min(Fraction(asked or 0, max(1, whole)), Fraction(1))
