@@ -38,16 +38,6 @@ def wgp_pair(gfx: str | None, simd_per_cu: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one mask bit falls; each number counts from 0 within the one before it."""
-
-    xcc: int
-    engine: int
-    array: int
-    level: int  # in pairs (WGPs) where those are the unit
-
-
-@dataclass(frozen=True, slots=True)
 class Geometry:
     """How the CUs of one device lie in its XCCs, shader engines and arrays.
 
@@ -91,13 +81,6 @@ class Geometry:
     @property
     def everything(self) -> CuSet:
         return CuSet.span(0, self.cus)
-
-    def locate(self, bit: int) -> Place:
-        """Where *bit* falls if no CU below it is harvested: certain in the certain rows."""
-        unit = bit // self.xccs // self.pair
-        engine_turns, engine = divmod(unit, self.engines)
-        level, array = divmod(engine_turns, self.arrays)
-        return Place(bit % self.xccs, engine, array, level)
 
     def effective(self, cus: CuSet) -> int:
         """CUs that a kernel works like on *cus*, in the worst case of harvest.
