@@ -14,8 +14,8 @@ from nodeagent.domain.cuset import CuSet
 
 _SPACE = re.compile(r"[ \t\n\v\f\r]+")
 _NUMBER = re.compile(r"\+?[0-9]*", re.ASCII)
-_LONGEST = (1 << 64) - 1
-_WORD = (1 << 32) - 1
+_ULONG_MAX = (1 << 64) - 1
+_UINT32_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _number(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise _SyntaxStop(f"{text}: no decimal number")
     digits = text.lstrip("+0")
-    return (_LONGEST if len(digits) > 20 else min(int(digits or "0"), _LONGEST)) & _WORD
+    return (_ULONG_MAX if len(digits) > 20 else min(int(digits or "0"), _ULONG_MAX)) & _UINT32_MAX
 
 
 def _split(text: str, separator: str) -> list[str]:

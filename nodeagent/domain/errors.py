@@ -5,7 +5,7 @@
     AgentError
     ├── InvalidField        a request or setting that can never be right; names the field
     ├── NotAllowed          the caller may not do this
-    ├── UnknownThing        no such lease, device or event
+    ├── UnknownThing        there is no such lease, device or effect
     ├── StaleLease          the lease ended; its id fences the caller out
     ├── KeyReused           a request id came again with another body
     ├── TooMany             the caller is over its quota or rate
@@ -36,7 +36,7 @@ class NotAllowed(AgentError):
 
 
 class UnknownThing(AgentError):
-    """There is no such lease, device or route."""
+    """There is no such lease, device or effect."""
 
 
 class StaleLease(AgentError):

@@ -1,4 +1,7 @@
-"""Whether one slice fits on one device: checked in the order of `Code`, the first "no" is the answer."""
+"""Whether one slice fits on one device: checked in the order of `Code`, the first "no" is the answer.
+
+Only queue slots that follow from the CUs, and were not asked for, are checked last.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the ledger records beside leases: effects, events, drains, request ids. Times in boot-time ns."""
+"""What the ledger says beside leases: effects, events, drains, request ids, counts, limits, its health.
+
+``*_ns`` is boot time in ns.
+"""
 
 from __future__ import annotations
 

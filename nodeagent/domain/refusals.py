@@ -53,4 +53,4 @@ class Refusal:
     @property
     def earliest_ns(self) -> int | None:
         """When the first blocker ends, in boot time, where any end is known."""
-        return min((d.earliest_ns for d in self.devices if d.earliest_ns is not None), default=None)
+        return min((one.earliest_ns for one in self.devices if one.earliest_ns is not None), default=None)

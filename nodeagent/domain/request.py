@@ -56,7 +56,7 @@ class SliceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Everything that placement needs to know."""
+    """The slices of one lease, and what holds for all of them."""
 
     slices: tuple[SliceRequest, ...] = (SliceRequest(),)
     placement: Policy = Policy.BINPACK
