@@ -151,6 +151,11 @@ def check(path: Path) -> tuple[Config, list[str]]:
                 _drop(tables, where)
 
 
+def verdict(path: Path) -> str:
+    """What to say of settings that have no complaint."""
+    return f"{path} is well" if path.exists() else f"{path} is absent, so every default holds"
+
+
 def _plain(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return "unknown key; `nodeagent config show` lists all"

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from gpulease.client import DEFAULT_SOCKET
 from gpulease.errors import GpuleaseError, UsageError, error_from
 from gpulease.models import Device
 from gpulease.naming import chosen
 from gpulease.screen import safe
 from gpulease.transport import Transport
 
-DEFAULT_SOCKET = "/run/nodeagent/api.sock"
-
 
 def ask(
     socket: Path | None, method: str, target: str, body: Mapping[str, Any] | None = None, timeout: float = 10
 ) -> Any:
     """One call; the decoded answer, or the error that it stands for."""
-    path = str(socket or os.environ.get("GPULEASE_SOCKET") or DEFAULT_SOCKET)
     data = None if body is None else json.dumps(body).encode("ascii")
-    answer = Transport(path, timeout=timeout).call(method, target, data)
+    answer = Transport(str(socket or DEFAULT_SOCKET), timeout=timeout).call(method, target, data)
     decoded = json.loads(answer.body) if answer.body else {}
     if answer.status >= 400:
         raise error_from(answer.status, decoded, answer.retry_after)

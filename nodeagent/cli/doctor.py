@@ -29,7 +29,7 @@ def examine(config_path: Path | None, *, socket: Path | None, state_dir: Path | 
     config, complaints = settings.check(path)
     line, code = health_line(socket or config.server.socket)
     return [
-        Finding("settings", not complaints, "; ".join(complaints) or _file(path)),
+        Finding("settings", not complaints, "; ".join(complaints) or settings.verdict(path)),
         *_devices(config),
         _cgroups(),
         _state(state_dir or config.state.directory),
@@ -47,10 +47,6 @@ def _devices(config: settings.Config) -> list[Finding]:
         Finding(device.key, device.state in healthy, device.reason or device.product)
         for device in found.devices
     ]
-
-
-def _file(path: Path) -> str:
-    return f"{path} is well" if path.exists() else f"{path} is absent, so every default holds"
 
 
 def _cgroups() -> Finding:

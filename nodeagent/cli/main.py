@@ -117,7 +117,7 @@ def config_check(config_path: Path | None) -> None:
         click.echo(f"{path}: {complaint}", err=True)
     if complaints:
         sys.exit(FAILED)
-    click.echo(f"{path} is well" if path.exists() else f"{path} is absent, so every default holds")
+    click.echo(settings.verdict(path))
 
 
 @config.command("show")

@@ -13,7 +13,7 @@ from typing import NoReturn, Optional
 from gpulease import __version__
 from gpulease.client import DEFAULT_SOCKET, DEFAULT_TIMEOUT_SECONDS, Client
 from gpulease.command import Invocation
-from gpulease.errors import AnswerError, GpuleaseError, UsageError
+from gpulease.errors import FAILED_BEFORE_START, AnswerError, GpuleaseError, UsageError
 from gpulease.filters import DEVICE_STATES, LEASE_STATES, add_filters
 from gpulease.ids import ID_FORMS
 from gpulease.options import add_request_options, positive, value_of
@@ -22,7 +22,6 @@ from gpulease.screen import Screen
 from gpulease.show import show_error
 from gpulease.sizes import parse_duration
 
-FAILED_BEFORE_START = 125
 _WITH_COMMAND = ("run", "exec")
 _EXIT_CODES = """\
 exit codes: 0 done, 2 usage, 3 refused, 4 not allowed, 5 agent unreachable or unhealthy; of run and exec: the

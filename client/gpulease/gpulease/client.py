@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from gpulease.errors import AgentUnreachable, GpuleaseError, NotGranted, error_from
+from gpulease.errors import AgentUnreachable, NotGranted, error_from
 from gpulease.models import LIVE_STATES, Device, Event, Lease, Node, Raw, items
 from gpulease.transport import Answer, Transport
 
@@ -44,7 +44,7 @@ class Client:
         return Device.from_raw(self._get(f"/v1/devices/{_quoted(key)}"))
 
     def lease(self, lease_id: int, wait: int = 0) -> Lease:
-        """The lease; with *wait* the agent answers when it changes state, or after as many seconds."""
+        """The lease; with *wait* once it is not queued, preparing or releasing, or after as many seconds."""
         return Lease.from_raw(self._get(f"/v1/leases/{lease_id}{_query(wait=wait or None)}", wait))
 
     def leases(
@@ -155,13 +155,10 @@ class Client:
         except (ValueError, RecursionError):
             body = None
         if answer.status >= 300:
-            raise self._error(answer, body)
+            raise error_from(answer.status, body if isinstance(body, dict) else {}, answer.retry_after)
         if not isinstance(body, dict):
             raise AgentUnreachable(f"{self.socket}: the answer is not a JSON object")
         return body
-
-    def _error(self, answer: Answer, body: object) -> GpuleaseError:
-        return error_from(answer.status, body if isinstance(body, dict) else {}, answer.retry_after)
 
 
 def new_request_id() -> str:

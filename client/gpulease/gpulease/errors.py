@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 Problem = Mapping[str, object]
+FAILED_BEFORE_START = 125  # exit code of `run` and `exec`; env(1) and docker use the same
 
 
 class GpuleaseError(Exception):

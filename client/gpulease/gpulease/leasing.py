@@ -13,10 +13,9 @@ from gpulease.ids import lease_id, lease_ids
 from gpulease.models import ENDED_STATES, Lease
 from gpulease.options import request_fields, whole_device
 from gpulease.relay import Interrupted, Relay
-from gpulease.run import give_up
+from gpulease.run import RELEASE_WAIT_SECONDS, give_up
 from gpulease.show import show_lease
 
-RELEASE_WAIT_SECONDS = 10.0
 _MOST_PIDS = 1 << 22  # the kernel's PID_MAX_LIMIT
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 

@@ -9,13 +9,12 @@ from contextlib import suppress
 from typing import Any, Optional
 
 from gpulease.client import Client, new_request_id
-from gpulease.errors import GpuleaseError
+from gpulease.errors import FAILED_BEFORE_START, GpuleaseError
 from gpulease.launch import NotStarted, become, die_with, environment_with
 from gpulease.models import Lease
 from gpulease.relay import Interrupted, Relay, restore_ignored
 from gpulease.screen import Screen
 
-FAILED_BEFORE_START = 125
 RELEASE_WAIT_SECONDS = 10.0
 _PARTING_SECONDS = 2.0  # an agent that is away must not hold up a user who pressed Ctrl-C
 _READY = b"ready\n"
