@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nodeagent.adapters import capacity, kfd
@@ -39,18 +39,7 @@ APU_TARGETS = frozenset(
 DATA_CENTRE_APU = "gfx942"  # MI300A: all that its node has, so never left out
 APU_REASON = "an APU beside a discrete GPU is left out; set `include_apus = true` in [devices] to lease it"
 LINK_KINDS = {kfd.XGMI_LINK: "xgmi", kfd.PCIE_LINK: "pcie"}
-
-generation = kfd.generation
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the site decides about discovery. *idle_bytes*: by pool key, VRAM used when nobody works."""
-
-    reserve_percent: float
-    include_apus: bool
-    idle_bytes: Mapping[str, int]
-    epoch: int
+FIRST_EPOCH = 1  # of a device; only who remembers earlier scans can count on
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +66,23 @@ def discover(
     *,
     reserve_percent: float = 1.0,
     include_apus: bool = False,
-    idle_bytes: Mapping[str, int] | None = None,
-    epoch: int = 1,
+    idle_bytes: Callable[[str], int] | None = None,
 ) -> Inventory:
     """One scan of *tree*. Bad files make their device unhealthy or skipped, with the reason; nothing raises.
 
     The generation is read before the nodes: one that changes meanwhile shows as a difference next time.
+
+    Args:
+        idle_bytes: asked once for each pool found, by key: the VRAM that it uses when nobody works.
     """
-    options = Options(reserve_percent, include_apus, idle_bytes or {}, epoch)
     counter = kfd.generation(tree)
     scan = _scan(tree)
-    raw = [_device(scan, node, ordinal, options) for ordinal, node in enumerate(scan.gpus)]
-    pools = _pools(scan, raw, options)
-    devices = tuple(_with_grantable(device, pools[device.pool], options) for device in raw)
+    raw = [_device(scan, node, ordinal, include_apus) for ordinal, node in enumerate(scan.gpus)]
+    idle = {key: idle_bytes(key) if idle_bytes else 0 for key in dict.fromkeys(one.pool for one in raw)}
+    pools = _pools(scan, raw, idle, reserve_percent)
+    devices = tuple(
+        _with_grantable(device, pools[device.pool], idle[device.pool], reserve_percent) for device in raw
+    )
     return Inventory(counter, devices, tuple(pools.values()), _skipped(scan.nodes))
 
 
@@ -116,16 +109,16 @@ def _skipped(nodes: Iterable[KfdNode]) -> tuple[Skipped, ...]:
     return tuple(skipped)
 
 
-def _device(scan: _Scan, node: KfdNode, ordinal: int, options: Options) -> Device:
+def _device(scan: _Scan, node: KfdNode, ordinal: int, include_apus: bool) -> Device:
     drm, identity = scan.drm[node.number], scan.identities[node.number]
     device_id = node.values.get("device_id") or drm.device_id or 0
     geometry, vram, queues, reason = _capacity(scan, node)
     state = DeviceState.UNHEALTHY if reason else DeviceState.HEALTHY
-    if not options.include_apus and _left_out(scan.gpus, node):
+    if not include_apus and _left_out(scan.gpus, node):
         state, reason = DeviceState.EXCLUDED, APU_REASON
     return Device(
         key=identity.key,
-        epoch=options.epoch,
+        epoch=FIRST_EPOCH,
         pci=identity.pci,
         partition=identity.partition,
         render_node=node.render_node,
@@ -209,7 +202,9 @@ def _aliases(drm: DrmDevice, identity: Identity, device_id: int) -> tuple[str, .
     return tuple(name for name in names if name)
 
 
-def _pools(scan: _Scan, devices: Sequence[Device], options: Options) -> Mapping[str, Pool]:
+def _pools(
+    scan: _Scan, devices: Sequence[Device], idle: Mapping[str, int], reserve_percent: float
+) -> Mapping[str, Pool]:
     """One pool a card, or one an NPS domain; a card's own total counts, else the sum of its partitions."""
     sums: Counter[str] = Counter()
     totals: dict[str, int] = {}
@@ -221,18 +216,16 @@ def _pools(scan: _Scan, devices: Sequence[Device], options: Options) -> Mapping[
         if device.pool == card and total and total <= capacity.VRAM_LIMIT:
             totals[device.pool] = total
     return {
-        key: _pool(key, cards[key], totals.get(key, sums[key]), options.idle_bytes.get(key, 0), options)
-        for key in sums
+        key: _pool(key, cards[key], totals.get(key, sums[key]), idle[key], reserve_percent) for key in sums
     }
 
 
-def _pool(key: str, card: str, vram: int, idle: int, options: Options) -> Pool:
-    return Pool(key, f"drm/{card}/vram", vram, grantable(vram, idle, options.reserve_percent))
+def _pool(key: str, card: str, vram: int, idle: int, reserve_percent: float) -> Pool:
+    return Pool(key, f"drm/{card}/vram", vram, grantable(vram, idle, reserve_percent))
 
 
-def _with_grantable(device: Device, pool: Pool, options: Options) -> Device:
+def _with_grantable(device: Device, pool: Pool, idle: int, reserve_percent: float) -> Device:
     """A partition carries its share of what an idle card uses."""
-    idle = options.idle_bytes.get(pool.key, 0)
     share = idle * device.vram_bytes // pool.vram_bytes if pool.vram_bytes else 0
-    own = grantable(device.vram_bytes, share, options.reserve_percent)
+    own = grantable(device.vram_bytes, share, reserve_percent)
     return replace(device, grantable_bytes=min(own, pool.grantable_bytes))

@@ -28,17 +28,17 @@ class Scanner:
 
     def scan(self, busy: frozenset[str]) -> Inventory:
         """Scan now; *busy* are the pools that some lease holds bytes of."""
-        found = self._discover()
-        for pool in found.pools:
-            used = vram_used(self._tree, pool.key)
-            if pool.key not in busy and isinstance(used, int):
-                self._idle[pool.key] = used
-        return self._discover() if self._idle else found
 
-    def _discover(self) -> Inventory:
+        def idle_bytes(pool: str) -> int:
+            if pool not in busy:
+                used = vram_used(self._tree, pool)
+                if isinstance(used, int):
+                    self._idle[pool] = used
+            return self._idle.get(pool, 0)
+
         return discover(
             self._tree,
             reserve_percent=self._reserve_percent,
             include_apus=self._include_apus,
-            idle_bytes=self._idle,
+            idle_bytes=idle_bytes,
         )

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from nodeagent.adapters.discovery import discover, generation
+from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.identity import smi_uuids
+from nodeagent.adapters.kfd import generation
 from nodeagent.adapters.sysfs import Unread
 from nodeagent.domain.device import Device, DeviceState, Inventory, Link
 
@@ -54,11 +55,11 @@ def test_a_card_shows_everything_that_sysfs_says(made_up: Any) -> None:
         mem_info_vram_total=64 * GIB,
     )
     made_up.file("sys/bus/pci/devices/0000:01:00.0/drm/card3/dev", "226:3\n")
-    device = only(discover(made_up.tree(), reserve_percent=0, epoch=4))
+    device = only(discover(made_up.tree(), reserve_percent=0))
     assert (device.key, device.pci, device.partition) == ("0000:01:00.0/0", "0000:01:00.0", 0)
     assert (device.product, device.gfx, device.cus) == ("AMD Instinct MI210 X", "gfx90a", 104)
     assert (device.numa_node, device.compute_partition, device.memory_partition) == (1, "SPX", "NPS1")
-    assert (device.uuid, device.gpu_id, device.epoch) == ("GPU-00000000000003e9", 101, 4)
+    assert (device.uuid, device.gpu_id, device.epoch) == ("GPU-00000000000003e9", 101, 1)
     assert {"SN7", "card3", "1001", "0x00000000000003e9"} <= set(device.aliases)
     assert (device.vram_bytes, device.grantable_bytes) == (64 * GIB, 64 * GIB)
 
@@ -145,7 +146,7 @@ def partitioned(made_up: Any, memory_mode: str) -> None:
 def test_partitions_share_their_cards_pool(made_up: Any) -> None:
     """Platform render nodes are partitions of the located card; in NPS1 its VRAM is one pool."""
     partitioned(made_up, "NPS1")
-    inventory = discover(made_up.tree(), reserve_percent=0, idle_bytes={"0000:c1:00.0": 8 << 24})
+    inventory = discover(made_up.tree(), reserve_percent=0, idle_bytes={"0000:c1:00.0": 8 << 24}.__getitem__)
     assert keys(inventory) == [f"0000:c1:00.0/{index}" for index in range(8)]
     (pool,) = inventory.pools
     assert (pool.key, pool.region) == ("0000:c1:00.0", "drm/0000:c1:00.0/vram")
