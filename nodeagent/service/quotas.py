@@ -89,7 +89,7 @@ class Quotas:
             return Refusal(
                 Code.QUOTA_NOT_FIT,
                 f"you hold {counts.live} leases{waiting}, {self._limits.live_leases} are allowed",
-                "release one first (`gpulease status --user mine` lists them)",
+                "release one first (`gpulease show mine` lists them)",
             )
         if queueing and counts.queued >= self._limits.queued_leases:
             return Refusal(
