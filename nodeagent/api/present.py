@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from nodeagent.api import answers
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device
-from nodeagent.domain.lease import ENDED, AnchorKind, HeldSlice, Lease
+from nodeagent.domain.lease import ENDED, HeldSlice, Lease
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.orders import Caller, Free, NodeView
@@ -197,7 +197,8 @@ class Presenter:
         )
 
     def _ends(self, lease: Lease) -> str | None:
-        if lease.state in ENDED or lease.anchor.kind is not AnchorKind.TTL:
+        # Without a ttl a deadline is only that for the holder to appear.
+        if lease.state in ENDED or not lease.anchor.armed or lease.anchor.ttl_seconds is None:
             return None
         return self._at(lease.anchor.deadline_ns)
 

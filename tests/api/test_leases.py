@@ -16,7 +16,9 @@ from nodeagent.domain.errors import (
     StaleLease,
     TooMany,
 )
-from nodeagent.domain.lease import HolderKind, LeaseState
+from nodeagent.domain.lease import Anchor, AnchorKind, HolderKind, LeaseState
+
+SECOND_NS = 1_000_000_000
 
 
 def test_a_fresh_grant_is_201_and_says_where(user):
@@ -27,6 +29,21 @@ def test_a_fresh_grant_is_201_and_says_where(user):
     assert answer.json["slices"][0]["cus"] == "0-63"
     assert answer.json["environment"]["HIP_VISIBLE_DEVICES"] is None
     assert answer.json["expires_at"] == "2027-01-15T08:15:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("anchor", "ends"),
+    [
+        (Anchor(AnchorKind.CGROUP, armed=True, ttl_seconds=900, deadline_ns=1_900 * SECOND_NS), True),
+        (Anchor(AnchorKind.EXTERNAL, armed=True, ttl_seconds=900, deadline_ns=1_900 * SECOND_NS), True),
+        (Anchor(AnchorKind.CGROUP, armed=False, ttl_seconds=900, deadline_ns=1_060 * SECOND_NS), False),
+        (Anchor(AnchorKind.PROCESS, armed=True), False),
+    ],
+)
+def test_a_lease_says_when_its_time_is_up_whatever_its_anchor(user, agent, anchor, ends):
+    """A ttl ends a job's or a run's lease too; the deadline for a holder to appear is not the lease's end."""
+    shown = user.get(f"/v1/leases/{agent.add(1000, anchor=anchor).id}").json
+    assert shown["expires_at"] == ("2027-01-15T08:15:00.000Z" if ends else None)
 
 
 def test_the_same_request_again_is_200(user):
