@@ -135,7 +135,7 @@ class CgroupTree:
         with directory:
             if directory.owner != os.geteuid():
                 return {}
-            ids = {self._id_in(name): name for name in child_names(directory.fileno())}
+            ids = [self._id_in(name) for name in child_names(directory.fileno())]
         refs = {lease: self.find(lease) for lease in ids if lease is not None}
         return {lease: ref for lease, ref in refs.items() if ref is not None}
 
@@ -178,7 +178,7 @@ class CgroupTree:
                 cgroup.write("cgroup.subtree_control", f"+{controller}")
             except OSError as fault:
                 raise outside_fault(
-                    f"{self.mount}{path}/cgroup.subtree_control".replace("//", "/"),
+                    f"{self.mount}{_join(path, 'cgroup.subtree_control')}",
                     fault,
                     ENOENT=f"+{controller}: not offered here: the kernel or the parent lacks it",
                     EINVAL=f"+{controller}: the kernel does not know this controller",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -105,7 +103,7 @@ class OpenCgroup:
             ) from fault
 
     def kill(self) -> None:
-        """SIGKILL everything in it and below it, forks included. Does not wait: see `wait_unpopulated`."""
+        """SIGKILL everything in it and below it, forks included. Waits for nobody: see `populated`."""
         if self._kernel_kills:
             try:
                 self.write("cgroup.kill", "1")
@@ -115,27 +113,6 @@ class OpenCgroup:
             except OSError as fault:
                 raise outside_fault(f"{self.path}/cgroup.kill", fault) from fault
         sweep(self._descriptor)
-
-    def wait_unpopulated(self, seconds: float) -> bool:
-        """Wait until nobody lives in it; whether that came within *seconds*."""
-        deadline = time.monotonic() + seconds
-        try:
-            descriptor = os.open("cgroup.events", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._descriptor)
-        except OSError:
-            return not self.populated()
-        try:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLPRI)
-            while self.populated():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                # Reading is what arms the next notification of this descriptor.
-                os.pread(descriptor, 4096, 0)
-                poll.poll(min(left, 0.05) * 1000)
-            return True
-        finally:
-            os.close(descriptor)
 
     def remove(self) -> None:
         """Remove it and its empty children, bottom up; gone already is success.

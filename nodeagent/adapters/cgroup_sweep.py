@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from nodeagent.adapters.processes import pidfd_open, send_signal
 
@@ -17,8 +17,8 @@ PAUSE_SECONDS = 0.005
 _BATCH = 128
 
 
-def sweep(directory: int, pause: Callable[[float], None] = time.sleep) -> bool:
-    """SIGKILL everything in and below the cgroup of the descriptor *directory*; whether nobody is left.
+def sweep(directory: int) -> None:
+    """SIGKILL everything in and below the cgroup of the descriptor *directory*.
 
     Frozen first where the kernel can (5.2), so that a storm of forks stands still; without that, repeated
     rounds overtake it or the number of rounds ends. A frozen process dies of SIGKILL all the same.
@@ -27,9 +27,8 @@ def sweep(directory: int, pause: Callable[[float], None] = time.sleep) -> bool:
     try:
         for _ in range(ROUNDS):
             if not _kill_round(directory):
-                return True
-            pause(PAUSE_SECONDS)
-        return False
+                return
+            time.sleep(PAUSE_SECONDS)
     finally:
         _freeze(directory, False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, OpenCgroup
 from nodeagent.adapters.systemcalls import outside_fault
@@ -37,12 +37,8 @@ class DmemController:
         self._tree = tree
         self._write = write
 
-    def available(self) -> bool:
-        """Whether limits can be set at all; see `unavailable` for the reason why not."""
-        return self.unavailable() is None
-
     def unavailable(self) -> str | None:
-        """Why there is no dmem here, or None. A kernel's version says nothing: many are built without it."""
+        """Why no limits can be set here, or None. A kernel's version says nothing: many are built without."""
         offered = (self._root_file("cgroup.controllers") or "").split()
         if CONTROLLER not in offered:
             return (
@@ -83,8 +79,7 @@ class DmemController:
         return {region: used or 0 for region, used in self._table(ref, "dmem.current").items()}
 
     def _check(self, region: str, limit_bytes: int) -> None:
-        known: Mapping[str, int] = self.capacity()
-        if not _REGION.fullmatch(region) or region not in known:
+        if not _REGION.fullmatch(region) or region not in self.capacity():
             raise OutsideFault(
                 f"{self._tree.mount}/dmem.capacity",
                 f"no region {region!r}: the device was unplugged or renamed",

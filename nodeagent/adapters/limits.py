@@ -124,9 +124,7 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 def _file(name: str) -> str:
-    return {"memory_swap_max": "memory.swap.max", "cpuset_cpus": "cpuset.cpus"}.get(
-        name, name.replace("_", ".")
-    )
+    return name.replace("_", ".")
 
 
 def _number(text: str | None) -> int | None:
