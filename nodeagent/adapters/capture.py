@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent.adapters import kfd
@@ -43,14 +43,13 @@ PCI_FILES = (
     "current_compute_partition",
     "current_memory_partition",
 )
-SERIAL = "serial_number"
 
 
-def capture(root: Path, *, name: str = "captured", serials: bool = False) -> Machine:
+def capture(root: Path) -> Machine:
     """The machine that the tree at *root* shows: ``/``, a copy of it, or a bare KFD topology.
 
-    Takes KFD's topology and the AMD GPUs' PCI attributes. Serial numbers are left out unless asked for: the
-    file is meant to be sent to others. Raises OutsideFault where there is no topology.
+    Takes KFD's topology and the AMD GPUs' PCI attributes, but no serial number: the file is meant to be sent
+    to others. Raises OutsideFault where there is no topology.
     """
     tree = SysTree(root)
     collected = _Collected(tree)
@@ -60,12 +59,11 @@ def capture(root: Path, *, name: str = "captured", serials: bool = False) -> Mac
         raise OutsideFault(root, f"{why}: is amdgpu loaded there? Or name a copied tree with --root")
     for path in _topology_files(tree, base):
         collected.take(path, f"{kfd.TOPOLOGY}/{path.removeprefix(base)}")
-    pci_files = (*PCI_FILES, SERIAL) if serials else PCI_FILES
-    _take_render_nodes(tree, collected, pci_files)
-    _take_located(tree, collected, base, pci_files)
+    _take_render_nodes(tree, collected)
+    _take_located(tree, collected, base)
     captured = Files(collected.files, collected.links)
     return Machine(
-        name=name,
+        name="captured",
         description="captured from a sys tree",
         source="nodeagent simulate capture",
         made_up=False,
@@ -100,19 +98,19 @@ def _topology_files(tree: SysTree, base: str) -> Iterator[str]:
                 yield from (f"{node}/{directory}/{entry}/{file}" for file in ENTRY_FILES)
 
 
-def _take_render_nodes(tree: SysTree, collected: _Collected, pci_files: Iterable[str]) -> None:
+def _take_render_nodes(tree: SysTree, collected: _Collected) -> None:
     for render_node in _matching(tree, DRM, r"renderD[0-9]{1,9}"):
         path = f"{DRM}/{render_node}/device"
         pci = pci_address(tree, render_node)
         if pci is not None and tree.hexadecimal(f"{path}/vendor") == AMD:
-            _take_pci(tree, collected, path, pci, pci_files)
+            _take_pci(tree, collected, path, pci)
             collected.links[path] = f"../../../{PCI.removeprefix('sys/')}/{pci}"
         device = (tree.link(path) or "").rpartition("/")[2]
         if device.startswith("amdgpu_xcp"):
             collected.links[path] = f"../../../{PLATFORM.removeprefix('sys/')}/{device}"
 
 
-def _take_located(tree: SysTree, collected: _Collected, base: str, pci_files: Iterable[str]) -> None:
+def _take_located(tree: SysTree, collected: _Collected, base: str) -> None:
     """Also PCI devices that only a node's location_id leads to: partial copies often lack /sys/class/drm."""
     for number in tree.numbered(f"{base}nodes"):
         properties = tree.properties(f"{base}nodes/{number}/properties")
@@ -121,13 +119,11 @@ def _take_located(tree: SysTree, collected: _Collected, base: str, pci_files: It
         place = location(kfd.KfdNode(number, properties.values))
         for pci in {f"{place[0]}.0", f"{place[0]}.{place[1]}"} if place else ():
             if tree.hexadecimal(f"{PCI}/{pci}/vendor") == AMD:
-                _take_pci(tree, collected, f"{PCI}/{pci}", pci, pci_files)
+                _take_pci(tree, collected, f"{PCI}/{pci}", pci)
 
 
-def _take_pci(
-    tree: SysTree, collected: _Collected, directory: str, pci: str, pci_files: Iterable[str]
-) -> None:
-    for file in pci_files:
+def _take_pci(tree: SysTree, collected: _Collected, directory: str, pci: str) -> None:
+    for file in PCI_FILES:
         collected.take(f"{directory}/{file}", f"{PCI}/{pci}/{file}")
     for node in _matching(tree, f"{directory}/drm", r"(card|renderD)[0-9]{1,9}"):
         collected.take(f"{directory}/drm/{node}/dev", f"{PCI}/{pci}/drm/{node}/dev")

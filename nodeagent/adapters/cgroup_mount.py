@@ -1,4 +1,4 @@
-"""Where cgroup2 is mounted: also beside version 1 controllers, for grouping and killing need none."""
+"""Where cgroup2 is mounted. A mount beside version 1 will do: grouping and killing need no controller."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 _USUAL = Path("/sys/fs/cgroup")
 
 
-def find_mount(mountinfo: Path | str = MOUNTINFO) -> Path | None:
-    """The cgroup2 mount to work in, from a mountinfo file (a path) or its text; None where there is none.
+def find_mount(mountinfo: Path = MOUNTINFO) -> Path | None:
+    """The cgroup2 mount to work in, as the file *mountinfo* says; None where there is none.
 
     The usual place comes first, then what lies below it (``unified`` on hybrid nodes), then any other. A
     mount of a subtree does not count: paths in ``/proc/<pid>/cgroup`` would not be paths in it.
     """
-    raw = mountinfo.read_bytes() if isinstance(mountinfo, Path) else os.fsencode(mountinfo)
     types: dict[Path, tuple[str, bool]] = {}
-    for point, kind, whole in _mounts(raw):
+    for point, kind, whole in _mounts(mountinfo.read_bytes()):
         types[point] = (kind, whole)  # a later mount on the same point hides the earlier one
     found = [point for point, (kind, whole) in types.items() if kind == "cgroup2" and whole]
     return min(found, key=_distance, default=None)

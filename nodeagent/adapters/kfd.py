@@ -156,7 +156,7 @@ def _links(tree: SysTree, path: str) -> tuple[tuple[KfdLink, ...], list[str]]:
     for kind in ("io_links", "p2p_links"):
         for number in tree.numbered(f"{path}/{kind}"):
             file = f"{path}/{kind}/{number}/properties"
-            found = _fields(tree, file, "node_to", "type", "weight", denied_is_none=True)
+            found = _fields(tree, file, "node_to", "type", "weight", denied_is_empty=True)
             if isinstance(found, str):
                 faults.append(found)
             elif found:
@@ -164,11 +164,11 @@ def _links(tree: SysTree, path: str) -> tuple[tuple[KfdLink, ...], list[str]]:
     return tuple(links), faults
 
 
-def _fields(tree: SysTree, path: str, *keys: str, denied_is_none: bool = False) -> Mapping[str, int] | str:
+def _fields(tree: SysTree, path: str, *keys: str, denied_is_empty: bool = False) -> Mapping[str, int] | str:
     """The *keys* of a properties file, or what is wrong with it. A link to a masked GPU is denied, too."""
     properties = tree.properties(path)
     if isinstance(properties, Unread):
-        return {} if denied_is_none and properties.problem is Problem.DENIED else properties.reason
+        return {} if denied_is_empty and properties.problem is Problem.DENIED else properties.reason
     lacking = [key for key in keys if key not in properties.values]
     if lacking:
         return f"/{path}: {', '.join(lacking)} is missing or not one decimal number"

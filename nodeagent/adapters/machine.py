@@ -52,12 +52,12 @@ def find(name_or_path: str) -> Machine:
     )
 
 
-def materialise(machine: Machine, directory: Path, *, assumed: bool = True) -> None:
+def materialise(machine: Machine, directory: Path) -> None:
     """Write *machine* below *directory* as real files and links; *directory* must be empty or missing.
 
     Unreadable files get mode 0, which stops every reader but root; `SimulatedTree` stops root as well.
     """
-    content = machine.content(assumed=assumed)
+    content = machine.content()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):

@@ -51,10 +51,8 @@ class Machine:
     assumed: Files = Files()
     why: str = ""
 
-    def content(self, *, assumed: bool = True) -> Files:
-        """Everything the machine shows, with or without its assumed part."""
-        if not assumed:
-            return self.captured
+    def content(self) -> Files:
+        """Everything the machine shows: its assumed part in place of or beside what was captured."""
         return Files(
             {**self.captured.files, **self.assumed.files}, {**self.captured.links, **self.assumed.links}
         )

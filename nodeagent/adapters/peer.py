@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from nodeagent.adapters import systemcalls
-from nodeagent.adapters.processes import pidfd_alive, pidfd_open, uids_of
+from nodeagent.adapters.processes import PROC, pidfd_alive, pidfd_open, uids_of
 
 SO_PEERGROUPS = 59
 SO_PEERPIDFD = 77
-PROC = Path("/proc")
 
 _UCRED = struct.Struct("iII")
 _GID = struct.Struct("I")
@@ -64,7 +63,7 @@ def peer_of(sock: socket.socket, *, kernel_gives_pidfd: bool = True) -> Peer:
     return Peer(pid=pid, uid=uid, gid=gid, groups=_peer_groups(sock), pidfd=pidfd)
 
 
-def administrator(peer: Peer, *, admin_gid: int | None, proc: Path = PROC) -> bool:
+def administrator(peer: Peer, *, admin_gid: int | None) -> bool:
     """Whether *peer* may administer: uid 0 or in *admin_gid*, and no container's root.
 
     A container's root is host uid 0 where it has no user namespace, so the peer must share the agent's
@@ -74,7 +73,7 @@ def administrator(peer: Peer, *, admin_gid: int | None, proc: Path = PROC) -> bo
     if not privileged or peer.pid <= 0:
         return False
     same = all(
-        _same_file(proc / str(peer.pid) / name, proc / "self" / name)
+        _same_file(PROC / str(peer.pid) / name, PROC / "self" / name)
         for name in ("ns/user", "ns/pid", "root")
     )
     # Last: a peer alive now was alive during the reads above.

@@ -68,9 +68,9 @@ def uids_of(pid: int, proc: Path = PROC) -> tuple[int, int, int, int] | None:
     return values[0], values[1], values[2], values[3]
 
 
-def leads_its_group(pid: int, proc: Path = PROC) -> bool:
+def leads_its_group(pid: int) -> bool:
     """Whether *pid* is a process, not one thread of another: ``/proc/<tid>`` works for threads, too."""
-    return _status(pid, b"Tgid:", proc) == [pid]
+    return _status(pid, b"Tgid:", PROC) == [pid]
 
 
 def pidfd_open(pid: int) -> int | None:

@@ -133,7 +133,7 @@ class SysTree:
             return _unread(path, error)
 
     def numbered(self, path: str) -> tuple[int, ...]:
-        """The entries of a directory that are plain numbers, in that order; none if there is no such."""
+        """The entries of a directory that are plain numbers, in that order; none where there is none."""
         names = self.names(path)
         if isinstance(names, Unread):
             return ()
