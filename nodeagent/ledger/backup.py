@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from nodeagent.domain.errors import OutsideFault
 from nodeagent.ledger.checks import problems
 from nodeagent.ledger.engine import connect
 from nodeagent.ledger.faults import translated
-from nodeagent.ledger.ids import sync_directory
+from nodeagent.ledger.files import others_may_write, sync_directory
 
 
 def backup(path: Path, target: Path) -> None:
@@ -58,11 +57,10 @@ def _refuse_shared_directory(directory: Path) -> None:
     Nor one beside it, as in a sticky directory such as /tmp: what is called like its journal is read as one.
     """
     try:
-        status = directory.stat()
+        shared = others_may_write(directory)
     except OSError as error:
         raise OutsideFault(directory, f"{error.strerror}; the backup was not made") from None
-    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others_write or status.st_uid not in (0, os.geteuid()):
+    if shared:
         raise OutsideFault(
             directory, "others can write here and could swap the backup: use your own directory"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
 from nodeagent.domain.errors import LedgerUnavailable
+from nodeagent.ledger.files import write_durably
 
 BLOCK = 1000
 
@@ -14,9 +14,8 @@ BLOCK = 1000
 class IdBlocks:
     """Strictly increasing ids. The mark is on disk before the first id of its block is given out."""
 
-    def __init__(self, file: Path, *, block: int = BLOCK) -> None:
+    def __init__(self, file: Path) -> None:
         self._file = file
-        self._block = block
         self._next = self._last = 0
         self._floor = 0
         self._lock = threading.Lock()
@@ -43,10 +42,10 @@ class IdBlocks:
     def _open_block(self, above: int) -> None:
         base = max(self._mark(), self._floor, above)
         try:
-            write_durably(self._file, f"{base + self._block}\n")
+            write_durably(self._file, f"{base + BLOCK}\n")
         except OSError as error:
             raise LedgerUnavailable(f"{self._file}: {error.strerror}; no lease id can be given") from error
-        self._next, self._last = base + 1, base + self._block
+        self._next, self._last = base + 1, base + BLOCK
 
     def _mark(self) -> int:
         try:
@@ -61,26 +60,3 @@ class IdBlocks:
                 " or remove it to count on from the database"
             )
         return int(text)
-
-
-def write_durably(file: Path, text: str) -> None:
-    """Replace *file* so that power loss leaves the old or the new content."""
-    temporary = file.with_name(f".{file.name}.new")
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
-    try:
-        os.write(descriptor, text.encode("ascii"))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(file)
-    sync_directory(file.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,6 +16,7 @@ from nodeagent.domain.records import LedgerHealth
 from nodeagent.ledger import checks
 from nodeagent.ledger.engine import Lock, connect, engine
 from nodeagent.ledger.faults import Damaged, DiskFull, translated
+from nodeagent.ledger.files import others_may_write
 from nodeagent.ledger.ids import IdBlocks
 from nodeagent.ledger.migrate import migrate
 from nodeagent.ledger.queries import Queries
@@ -154,8 +154,7 @@ class Ledger(Queries):
 
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = directory.stat()
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
+    if others_may_write(directory):
         raise LedgerUnavailable(f"{directory}: others can write here: chmod 0700 it, or choose another")
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         raise LedgerUnavailable(f"{directory}: not writable by uid {os.geteuid()}")

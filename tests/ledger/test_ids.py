@@ -10,7 +10,7 @@ import pytest
 from ledger_builders import opened, placed, released
 
 from nodeagent.domain.errors import LedgerUnavailable
-from nodeagent.ledger.ids import IdBlocks
+from nodeagent.ledger.ids import BLOCK, IdBlocks
 from nodeagent.ledger.ledger import Ledger
 
 
@@ -24,8 +24,8 @@ def one(ledger: Ledger) -> int:
 
 def test_ids_count_up_across_blocks(tmp_path: Path) -> None:
     """Within a start ids have no gaps, and the mark on disk is never below one that was given."""
-    ids = IdBlocks(tmp_path / "ids", block=3)
-    for expected in range(1, 11):
+    ids = IdBlocks(tmp_path / "ids")
+    for expected in range(1, 2 * BLOCK + 2):
         assert ids.take(expected - 1) == expected
         assert int((tmp_path / "ids").read_text()) >= expected
 
