@@ -26,6 +26,7 @@ from nodeagent.domain.records import Drain, EffectRecord, EffectState, Event, Js
 from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
 
 Values = dict[str, Any]
+MOST_TEXT = 1024  # characters of one reason or device name
 _FLAGS = ("shared", "exclusive", "whole")
 
 
@@ -33,9 +34,9 @@ def dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
-def clean(text: str | None, limit: int = 1024) -> str | None:
+def clean(text: str | None) -> str | None:
     """Text that SQLite can store, of a bounded length; file names may hold bytes that are no UTF-8."""
-    return None if text is None else text[:limit].encode("utf-8", "replace").decode("utf-8")
+    return None if text is None else text[:MOST_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
 def _mapping(text: str | None) -> Any:

@@ -18,7 +18,7 @@ from nodeagent.domain.request import Request
 from nodeagent.ledger import rows
 from nodeagent.ledger.faults import translated
 from nodeagent.ledger.ids import IdBlocks
-from nodeagent.ledger.journal import Journal
+from nodeagent.ledger.records import Records
 from nodeagent.ledger.tables import (
     anchors,
     boots,
@@ -33,7 +33,7 @@ from nodeagent.ledger.tables import (
 )
 
 
-class Transaction(Journal):
+class Transaction(Records):
     """Reads see the transaction's own writes. All of it is there after the commit, or none."""
 
     def __init__(self, connection: Connection, clock: Clock, ids: IdBlocks) -> None:
@@ -123,10 +123,11 @@ class Transaction(Journal):
         self._hold(lease_id, placed)
 
     def move_lease(self, lease_id: int, to: LeaseState, *, reason: str | None = None) -> None:
-        """Without *reason* an earlier one stays.
+        """Move the lease; without *reason* an earlier one stays.
 
         Raises:
-            IllegalMove, UnknownThing
+            IllegalMove: it cannot go there from its state.
+            UnknownThing: there is no such lease.
         """
         values: rows.Values = {"state": to}
         if reason is not None:
@@ -182,9 +183,6 @@ class Transaction(Journal):
         values = rows.anchor_values(anchor)
         if not self._write(update(anchors).where(anchors.c.lease == lease_id).values(values)).rowcount:
             raise UnknownThing(f"there is no lease {lease_id}")
-
-    def set_guarantee(self, lease_id: int, guarantee: Guarantee) -> None:
-        self._change_lease(lease_id, {"guarantee": rows.guarantee_text(guarantee)})
 
     def _highest(self) -> int:
         with self._connection() as connection:

@@ -9,7 +9,7 @@ import pytest
 from ledger_builders import CARD, GIB, OTHER, activated, opened, placed, released
 
 from nodeagent.domain.errors import IllegalMove, LedgerConflict, UnknownThing
-from nodeagent.domain.lease import LEASE_MOVES, SLICE_MOVES, LeaseState, SliceState
+from nodeagent.domain.lease import LEASE_MOVES, SLICE_MOVES, Anchor, AnchorKind, LeaseState, SliceState
 from nodeagent.ledger.ledger import Ledger
 
 
@@ -149,7 +149,7 @@ def test_a_shrunken_device_leaves_running_leases_alone(ledger: Ledger) -> None:
     lease = granted(ledger, placed("0-31", vram_bytes=40 * GIB, queue_slots=8))
     with ledger.write() as tx:
         tx.register([build.device(cus=16, slots=2)], [build.pool(grantable_bytes=GIB)])
-        tx.set_guarantee(lease, build.Guarantee())
+        tx.set_anchor(lease, Anchor(AnchorKind.TTL, armed=True, deadline_ns=9_000_000_000, ttl_seconds=4))
     refused(ledger, placed("0", device=OTHER), match="VRAM")
     with ledger.write() as tx:
         released(tx, lease)

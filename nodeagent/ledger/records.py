@@ -1,4 +1,4 @@
-"""Writes beside leases: effects, events, drains, request ids, and what bounds their growth."""
+"""Writes beside leases: effects, events, drains, request ids; and what bounds the growth of it all."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MOST_DATA = 8192  # characters of one event's data
 _EVENT_BYTES = 200  # about what a row takes without its texts
 
 
-class Journal(Queries):
-    """Part of a `Transaction`."""
+class Records(Queries):
+    """The writes of a `Transaction` that touch no slice."""
 
     def plan_effect(self, lease_id: int, kind: str, arguments: Mapping[str, Json]) -> EffectRecord:
         """Journal an effect; commit before the act."""
@@ -139,6 +139,6 @@ class Journal(Queries):
         oldest = over.order_by(sums.c.id).limit(BATCH)
         return int(self._write(delete(events).where(events.c.id.in_(oldest))).rowcount)
 
-    def _write(self, statement: Insert | Update | Delete, many: list[rows.Values] | None = None) -> Any:
+    def _write(self, statement: Insert | Update | Delete) -> Any:
         with self._connection() as connection:
-            return cast("Any", connection.execute(statement, many))
+            return cast("Any", connection.execute(statement))
