@@ -225,7 +225,7 @@ class Transaction(Records):
             self._hold_cus(placed, None)
 
     def _hold_cus(self, placed: PlacedSlice, slice_id: int | None) -> None:
-        # One statement, for each step of SQLite gives up the interpreter, which is long in coming back.
+        # One statement: the driver drops the interpreter's lock in each, and under load waits long for it.
         each = func.json_each(json.dumps(list(placed.cus))).table_valued("value")
         held = select(literal(placed.device), literal(placed.epoch), each.c.value, literal(slice_id))
         self._write(insert(held_cus).from_select(["device", "epoch", "cu", "slice"], held))
