@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import socket
-import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-
-_UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +17,6 @@ class Lane:
 
 
 Classify = Callable[[socket.socket], Lane]
-
-
-def by_uid(sock: socket.socket) -> Lane:
-    """The peer's uid; root's lane is reserved. It takes a container's root for root."""
-    _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return Lane(uid, uid == 0)
 
 
 @dataclass(frozen=True, slots=True)

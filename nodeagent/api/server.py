@@ -13,7 +13,7 @@ from typing import Any
 from flask import Flask
 from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
 
-from nodeagent.api.admission import Classify, Limits, by_uid
+from nodeagent.api.admission import Classify, Limits
 from nodeagent.api.worker import FairWorker
 from nodeagent.domain.errors import OutsideFault
 
@@ -35,12 +35,12 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """*classify* says whose a connection is: wiring gives one that tells a container's root from root."""
+    """*classify* says whose a connection is, and must tell a container's root from root."""
 
     socket: Path
+    classify: Classify
     threads: int = 16
     reserved_threads: int = 4
-    classify: Classify = by_uid
     limits: Limits = field(default_factory=Limits)
     graceful_seconds: int = 10
     log_level: str = "warning"

@@ -59,9 +59,8 @@ def main() -> None:
     wiring.Ledger = MutantLedger  # type: ignore[misc, assignment]
     config = settings.Config().overridden(socket=given.socket, state_dir=given.state_dir)
     built = wiring.build(config, wiring.simulated_node("mi300x-spx", given.state_dir))
-    AgentServer(
-        lambda: built.app, ServerSettings(socket=given.socket), Hooks(start=built.start, stop=built.stop)
-    ).run()
+    server = ServerSettings(socket=given.socket, classify=wiring.classifier(config))
+    AgentServer(lambda: built.app, server, Hooks(start=built.start, stop=built.stop)).run()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.api.admission import Limits
+from nodeagent.api.admission import Lane, Limits
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.facade import Agent
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings
@@ -96,13 +96,23 @@ def become(uid: int) -> None:
     os.setuid(uid)
 
 
+def credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """The peer's pid, uid and gid."""
+    return struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+
+
+def by_uid(sock: socket.socket) -> Lane:
+    """The peer's uid; root's lane is reserved."""
+    _, uid, _ = credentials(sock)
+    return Lane(uid, uid == 0)
+
+
 @pytest.fixture
 def identify_peer(caller_of: Callable[..., Caller]) -> Callable[[Mapping[str, Any]], Caller]:
     """Whoever the kernel says is at the other end; root is the administrator."""
 
     def identify(environ: Mapping[str, Any]) -> Caller:
-        raw = environ["gunicorn.socket"].getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid, uid, _ = struct.unpack("iII", raw)
+        pid, uid, _ = credentials(environ["gunicorn.socket"])
         return caller_of(uid, pid=pid)
 
     return identify
@@ -127,7 +137,12 @@ def serve(
     def start(hooks: Hooks = NO_HOOKS, limits: Limits = DEFAULT_LIMITS, **changes: Any) -> RunningServer:
         path = changes.pop("socket", public_directory / "api.sock")
         settings = ServerSettings(
-            socket=path, limits=limits, graceful_seconds=1, log_level="critical", **changes
+            socket=path,
+            classify=by_uid,
+            limits=limits,
+            graceful_seconds=1,
+            log_level="critical",
+            **changes,
         )
         pid = os.fork()
         if pid == 0:

@@ -180,12 +180,13 @@ ACTIVATED = """
 import os, sys
 from pathlib import Path
 from flask import Flask
+from nodeagent.api.admission import Lane
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings
 os.environ["LISTEN_PID"] = str(os.getpid())
 app = Flask("activated")
 app.add_url_rule("/healthz", view_func=lambda: "activated")
 os.dup2(int(sys.argv[2]), 3)
-AgentServer(lambda: app, ServerSettings(Path(sys.argv[1])), Hooks()).run()
+AgentServer(lambda: app, ServerSettings(Path(sys.argv[1]), lambda _: Lane(0, True)), Hooks()).run()
 """
 
 
