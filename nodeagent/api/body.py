@@ -63,7 +63,8 @@ def _near(raw: bytes, message: str) -> str | None:
     if found is None:
         return None
     line, column = int(found[1]), int(found[2])
-    before = b"\n".join([*raw.split(b"\n")[: line - 1], raw.split(b"\n")[line - 1][:column]])
+    lines = raw.split(b"\n")
+    before = b"\n".join([*lines[: line - 1], lines[line - 1][:column]])
     keys = _KEY.findall(before.decode("utf-8", "replace"))
     return keys[-1] if keys else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import structlog
@@ -109,7 +110,7 @@ def _fault(error: Exception) -> Response:
         return problem(kind, error.why, field=error.field)
     response = problem(kind, str(error), field=getattr(error, "field", None))
     if isinstance(error, errors.TooMany):
-        response.headers["Retry-After"] = str(max(1, -int(-error.retry_after // 1)))
+        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     return response
 
 

@@ -83,7 +83,7 @@ def clear_lines(socket: Path | None, target: str) -> tuple[str, bool]:
         for one in lease["slices"]
         if one["state"] == "quarantined"
     ]
-    return "\n".join(safe(line) for line in left) or f"{safe(target)}: clean", not left
+    return "\n".join(safe(line) for line in left) or f"{safe(target)}: nothing is quarantined", not left
 
 
 def _after_clearing(socket: Path | None, keys: Sequence[str]) -> list[Mapping[str, Any]]:
