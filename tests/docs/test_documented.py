@@ -240,3 +240,14 @@ def test_every_page_is_in_the_index(page: Read) -> None:
     """No page of the documentation is an orphan."""
     index = set(page("index.md").sections["nodeagent"].split())
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} <= index
+
+
+def test_the_tests_that_contributing_runs_exist() -> None:
+    """Each pytest command in CONTRIBUTING.md names what is there, so that none of them selects nothing."""
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\.venv/bin/pytest (\S+)(?: -k (\w+))?", told, re.M)
+    assert commands
+    for path, word in commands:
+        assert (ROOT / path).exists(), path
+        if word:
+            assert re.search(rf"^def test_\w*{word}", (ROOT / path).read_text(encoding="utf-8"), re.M), word
