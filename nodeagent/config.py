@@ -50,7 +50,9 @@ class Defaults(_Section):
         default=25.0, gt=0, le=100, description="percent of a device's CUs in its shared set"
     )
     ttl_seconds: int = Field(default=900, ge=1, description="life of a lease that is anchored by time alone")
-    max_ttl_seconds: int = Field(default=86_400, ge=1, description="longest life that may be asked for")
+    max_ttl_seconds: int = Field(
+        default=86_400, ge=1, le=86_400, description="longest life that may be asked for"
+    )
     start_seconds: int = Field(
         default=60, ge=1, description="time in which a holder must appear in its lease"
     )

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nodeagent.api import answers
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device
 from nodeagent.domain.lease import ENDED, HeldSlice, Lease
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.orders import Caller, Free, NodeView
 
-SECOND_NS = 1_000_000_000
 _LAST_TIME = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
 
 

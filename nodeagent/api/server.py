@@ -28,7 +28,6 @@ def _nothing() -> None:
 class Hooks:
     """What happens around serving. Nothing that holds a descriptor or a thread may be made before *start*."""
 
-    prepare: Callable[[], None] = _nothing  # in the arbiter, before anybody is told that it is ready
     start: Callable[[], None] = _nothing  # in each worker, after the fork
     stop: Callable[[], None] = _nothing  # in a worker that ends orderly
 
@@ -137,7 +136,6 @@ def _configuration(settings: ServerSettings, hooks: Hooks) -> dict[str, Any]:
         "limit_request_field_size": 4094,
         "accesslog": None,
         "loglevel": settings.log_level,
-        "on_starting": lambda _arbiter: hooks.prepare(),
         "post_worker_init": lambda _worker: hooks.start(),
         "worker_exit": lambda _arbiter, worker: _stop_in(worker, hooks),
     }

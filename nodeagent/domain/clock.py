@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+SECOND_NS = 1_000_000_000
+
 
 class Clock(Protocol):
     """Injected wherever time matters, so that tests can turn it."""

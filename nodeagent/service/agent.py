@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import LedgerUnavailable, UnknownThing
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
@@ -20,7 +20,6 @@ from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns_nothing
 from nodeagent.service.survey import Survey, free_of
 
-SECOND_NS = 1_000_000_000
 TRANSIENT = frozenset({LeaseState.QUEUED, LeaseState.PREPARING, LeaseState.RELEASING})
 
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.processes import alive, leads_its_group, start_time_of, uids_of
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import InvalidField, NotAllowed
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease
 from nodeagent.service.orders import AnchorOrder, Caller
-
-SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import KeyReused, LedgerUnavailable
 from nodeagent.domain.lease import Anchor, Holder, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.refusals import Refusal
@@ -18,8 +18,6 @@ from nodeagent.service.placing import Draft, Placed, Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import Quotas
 from nodeagent.service.survey import Survey
-
-SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

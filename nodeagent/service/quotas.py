@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import TooMany
 from nodeagent.domain.records import Counts
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.service.orders import Caller
 
-SECOND_NS = 1_000_000_000
 REMEMBERED_UIDS = 4096
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import DeviceState, Inventory
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import Lease, LeaseState
@@ -30,7 +30,6 @@ from nodeagent.service.vigil import Vigil
 
 log = structlog.get_logger()
 
-SECOND_NS = 1_000_000_000
 REMEMBER_NS = 86_400 * SECOND_NS  # a request id is known for a day
 PER_LEASE = ("lease", "queued")  # steps that are guarded for each lease by itself
 KEEP_SECONDS = 90 * 86_400  # ended leases

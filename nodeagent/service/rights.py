@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
+from nodeagent.domain.request import Priority
 from nodeagent.service.orders import Caller, Order
 
 
@@ -42,3 +43,5 @@ def must_be_allowed(caller: Caller, order: Order) -> None:
         raise NotAllowed(f"holder.kind {order.holder_kind}: only an administrator may hold for it")
     if order.anchor.kind is AnchorKind.EXTERNAL:
         raise NotAllowed("anchor.kind external: only an administrator may hold without a proof of life")
+    if order.request.priority is Priority.HIGH:
+        raise NotAllowed("priority high: only an administrator may let a request go before all others")

@@ -126,7 +126,7 @@ def test_numbering(agent: Any, gpulease: Any, device: Any) -> None:
     _, *rows = (line.split() for line in gpulease("numbering").stdout.splitlines())
     first = "0000:c1:00.0/0 0000:c1:00.0 renderD128 2 51234 0 GPU-00a1b2c3d4e5f607 0x00a1b2c3d4e5f607 0"
     assert rows[0] == first.split()
-    assert rows[1][5:8] == ["1", "GPU-0000000000000001", "0x0000000000000001"]
+    assert rows[1][5:8] == ["1", "-", "0x0000000000000001"]
     assert rows[2][5:8] == ["2", "-", "-"]
 
 

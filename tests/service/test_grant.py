@@ -13,7 +13,7 @@ from nodeagent.domain.guarantee import Compute, Memory, Requirement
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
 from nodeagent.domain.records import EffectState
 from nodeagent.domain.refusals import Code, Refusal
-from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.domain.request import Priority, Request, SliceRequest
 from nodeagent.service.orders import Granted
 
 
@@ -241,3 +241,12 @@ def test_a_draining_device_grants_nothing_and_its_leases_go_on(house: House) -> 
     assert house.agent.renew(user(), lease.id).state is LeaseState.ACTIVE
     house.agent.undrain(admin(), device)
     assert house.grant(user(), cus=8, device=(device,))
+
+
+def test_only_an_administrator_goes_before_all_others(house: House) -> None:
+    """Priority high is an administrator's to ask for; another's request says so."""
+    request = Request(slices=(SliceRequest(cus=8),), priority=Priority.HIGH)
+    order = order_of(request=request)
+    with pytest.raises(NotAllowed, match="priority high"):
+        house.agent.grant(user(), order)
+    assert isinstance(house.agent.grant(admin(), order), Granted)

@@ -7,6 +7,7 @@ from service_world import TurnedClock
 
 from nodeagent.domain.lease import AnchorKind, LeaseState
 from nodeagent.domain.refusals import Refusal
+from nodeagent.domain.request import Priority, Request, SliceRequest
 from nodeagent.service.orders import Queued
 
 
@@ -43,6 +44,23 @@ def test_a_release_grants_those_who_wait_in_their_order(house: House) -> None:
         LeaseState.ACTIVE,
         LeaseState.QUEUED,
     ]
+
+
+def test_priority_goes_before_age(house: House) -> None:
+    """Of those that compete for the same, high is granted before normal and normal before low."""
+    blocker = full(house)
+    waiting = {
+        priority: house.grant(
+            admin(), wait=600, request=Request(slices=(SliceRequest(count=2),), priority=priority)
+        )
+        for priority in (Priority.LOW, Priority.NORMAL, Priority.HIGH)
+    }
+    for priority in (Priority.HIGH, Priority.NORMAL, Priority.LOW):
+        house.release(blocker)
+        house.look()
+        blocker = waiting.pop(priority)
+        assert house.state(blocker.id) is LeaseState.ACTIVE
+        assert all(house.state(lease.id) is LeaseState.QUEUED for lease in waiting.values())
 
 
 def test_one_that_does_not_fit_yet_holds_nobody_up(house: House) -> None:

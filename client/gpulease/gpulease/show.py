@@ -140,7 +140,7 @@ def show_numbering(screen: Screen, every: Sequence[Device], wanted: Sequence[Dev
             _known(device.kfd_node),
             _known(device.gpu_id),
             at if device.ordinal is None else device.ordinal,
-            device.uuid or _uuid(device, every),
+            device.uuid or "-",
             f"0x{device.unique_id:016x}" if device.unique_id else "-",
             _known(device.numa_node),
         )
@@ -148,12 +148,6 @@ def show_numbering(screen: Screen, every: Sequence[Device], wanted: Sequence[Dev
         if device in wanted
     ]
     table(screen, titles, rows)
-
-
-def _uuid(device: Device, devices: Sequence[Device]) -> str:
-    """ROCr's name for the device, where it names no other."""
-    alike = [one for one in devices if one.unique_id == device.unique_id]
-    return f"GPU-{device.unique_id:016x}" if device.unique_id and len(alike) == 1 else "-"
 
 
 def show_lease(screen: Screen, lease: Lease) -> None:
