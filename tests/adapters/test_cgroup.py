@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, nest_below
 from nodeagent.adapters.cgroup_directory import open_beneath
-from nodeagent.adapters.cgroup_sweep import kill_members
+from nodeagent.adapters.cgroup_sweep import kill_members, sweep
 from nodeagent.domain.errors import OutsideFault
 
 cgroup2 = pytest.mark.cgroup2
@@ -195,6 +195,23 @@ def test_the_sweep_leaves_outsiders_alone(make_tree, children):
     assert children.answers(outsider)
 
 
+def test_the_sweep_kills_in_a_frozen_cgroup_and_thaws_it(plain, monkeypatch):
+    """Nobody forks while the members are listed, and who enters later is not found frozen."""
+    directory = plain.root / "sweep"
+    plain.cgroup("/sweep", cgroup__freeze="0", cgroup__procs="4242\n")
+    frozen: list[str] = []
+
+    def kill(at: int, pids: list[int]) -> None:
+        frozen.append((directory / "cgroup.freeze").read_text())
+        (directory / "cgroup.procs").write_text("")
+
+    monkeypatch.setattr("nodeagent.adapters.cgroup_sweep.kill_members", kill)
+    with plain.tree.open(plain.tree.resolve("/sweep")) as cgroup:
+        sweep(cgroup.fileno())
+    assert frozen == ["1"]
+    assert (directory / "cgroup.freeze").read_text() == "0"
+
+
 @cgroup2
 def test_a_pid_that_left_since_it_was_listed_is_not_signalled(tree: CgroupTree, children):
     """A listed pid that now is somebody else's, outside the cgroup, is left alone."""
@@ -246,6 +263,15 @@ def test_a_cgroup_that_a_user_made_is_no_leases(tree: CgroupTree):
     assert tree.find(7) is None
     with pytest.raises(OutsideFault, match=f"uid {NOBODY}"):
         tree.create(7)
+
+
+@cgroup2
+@pytest.mark.root
+def test_an_instance_that_a_user_owns_has_no_leases(tree: CgroupTree):
+    """threat 14: who owns the directory can rename what lies in it, so its names say nothing."""
+    tree.create(7)
+    os.chown(tree.mount / tree.instance[1:], NOBODY, NOBODY)
+    assert tree.lease_ids() == frozenset()
 
 
 def test_no_instance_has_no_ids(tmp_path: Path):

@@ -104,6 +104,16 @@ def test_a_number_that_the_kernel_would_misread_is_never_written(node, limit_byt
     assert kernel.written == []
 
 
+@pytest.mark.parametrize("region", ["drm/0000:c1:00.0/vram extra", "", " "])
+def test_a_region_whose_name_would_be_misread_is_never_written(node, region: str):
+    """A name with a blank is two words to the kernel, the second one the limit: even where it is listed."""
+    node.cgroup("/", dmem__capacity=f"{A} {64 * GIB}\n{region} {64 * GIB}\n")
+    kernel = ImitatedKernel()
+    with pytest.raises(OutsideFault, match="no region"):
+        DmemController(node.tree, write=kernel).limit(node.ref, region, GIB)
+    assert kernel.written == []
+
+
 def test_the_write_does_not_wait_for_eviction(node, monkeypatch):
     """dmem.max is opened O_NONBLOCK: from 7.3 on the kernel else evicts before it answers."""
     flags: list[int] = []

@@ -79,6 +79,18 @@ def test_a_mask_that_would_not_hold_is_a_fault(machines, new_node, cus) -> None:
         environment(1, (replace(good, cus=cus),), node)
 
 
+@pytest.mark.parametrize("written", ["0:0-62", "0:0-63;x", "0:0-63,400", "0:0-63;1:0-63", ""])
+def test_a_mask_that_reads_back_as_anything_else_is_a_fault(
+    machines, new_node, monkeypatch, written: str
+) -> None:
+    """ROCr's reading of the text is compared, not the sets that it was written from."""
+    node = machines.node("mi300x-spx")
+    slices = placed(new_node, node, SliceRequest(cu_percent=25))
+    monkeypatch.setattr("nodeagent.domain.environment.format_mask", lambda sets: written)
+    with pytest.raises(AgentError, match="ROCr would read"):
+        environment(1, slices, node)
+
+
 def test_a_device_that_is_gone_is_a_fault(machines, new_node) -> None:
     """A slice on a device that the inventory lacks has no environment."""
     node = machines.node("mi300x-spx")

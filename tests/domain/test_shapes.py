@@ -59,6 +59,15 @@ def test_exact_rounds_up_to_pairs_and_one_per_xcc(machines) -> None:
     assert granted_size(machines.geometries["rx7900xtx"], 3, Shape.EXACT) == 4
 
 
+def test_exact_leaves_a_wgp_that_is_half_held_alone(machines) -> None:
+    """The free CU of a pair whose other one is held is nobody's: its WGP would run both leases' waves."""
+    geometry = machines.geometries["rx7900xtx"]
+    free = geometry.everything - CuSet.of([1, 6])
+    chosen = choose(geometry, free, geometry.cus - 4, Shape.EXACT)
+    assert chosen == geometry.everything - CuSet.of([0, 1, 6, 7])
+    assert choose(geometry, free, geometry.cus - 3, Shape.EXACT) is None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_is_all_or_nothing(machines, kind) -> None:
     """A request for every CU takes the ragged tail too, and fits only an idle device."""

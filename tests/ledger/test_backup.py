@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -75,4 +76,17 @@ def test_a_failed_backup_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "garbage").write_bytes(b"x" * 5000)
     with pytest.raises(LedgerUnavailable):
         backup(tmp_path / "garbage", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_copy_that_is_not_sound_is_no_backup(ledger: Ledger, path: Path, tmp_path: Path) -> None:
+    """Rows that contradict each other are told now, not on the day of the restore; no file is left."""
+    with ledger.write() as tx:
+        opened(tx, placed())
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("DROP TRIGGER held_cus_delete")
+    other.execute("DELETE FROM held_cus WHERE cu = 2")
+    other.close()
+    with pytest.raises(OutsideFault, match=r"not sound: slice 1 of lease .* says 4 CUs and holds 3"):
+        backup(path, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
