@@ -298,6 +298,34 @@ def test_what_is_held_cannot_be_edited_away(sql: sqlite3.Connection, ledger: Led
         sql.execute(statement)
 
 
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("UPDATE leases SET id = id + 1000", "keeps its id"),
+        ("DELETE FROM slices WHERE shared = 1", "kept until it is free"),
+        ("DELETE FROM leases WHERE state = 'queued'", "kept until it ended"),
+    ],
+)
+def test_the_rules_need_no_foreign_keys(
+    sql: sqlite3.Connection, ledger: Ledger, statement: str, why: str
+) -> None:
+    """SQLite's own shell leaves foreign keys off: the triggers alone refuse what would lose a lease."""
+    granted(ledger, placed("8-15", shared=True))
+    with ledger.write() as tx:
+        build.lease_in(tx, LeaseState.QUEUED)
+    sql.execute("PRAGMA foreign_keys=OFF")
+    with pytest.raises(sqlite3.IntegrityError, match=why):
+        sql.execute(statement)
+
+
+@pytest.mark.parametrize("state", sorted(set(LeaseState) - {LeaseState.QUEUED, LeaseState.PREPARING}))
+def test_a_lease_begins_queued_or_preparing(ledger: Ledger, state: LeaseState) -> None:
+    """No lease is there at once in a state that it has to come to."""
+    with pytest.raises(IllegalMove, match="begins queued or preparing"), ledger.write() as tx:
+        opened(tx, state=state)
+    assert ledger.leases() == ()
+
+
 def test_a_move_of_no_lease_is_told(ledger: Ledger) -> None:
     """Writing to a lease that does not exist raises UnknownThing."""
     with pytest.raises(UnknownThing), ledger.write() as tx:
