@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ def cgroup2_mount() -> Path | None:
     return None
 
 
+def user_namespaces() -> bool:
+    """Whether a process here may make a user namespace."""
+    made = subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False)
+    return made.returncode == 0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this machine cannot run; slow tests run only when asked for by mark."""
     unmet = {}
@@ -32,6 +39,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unmet["root"] = "needs uid 0 for real second users"
     if cgroup2_mount() is None:
         unmet["cgroup2"] = "needs a writable cgroup2 mount"
+    if not user_namespaces():
+        unmet["userns"] = "needs user namespaces, which a chroot and most containers forbid"
     if "slow" not in (config.option.markexpr or ""):
         unmet["slow"] = "runs in make test-long"
     for item in items:

@@ -17,10 +17,6 @@ from nodeagent.adapters.peer import Peer, administrator, peer_of
 USER = 54_321
 GROUP = 54_400
 CLONE_NEWUSER = 0x10000000
-needs_user_namespaces = pytest.mark.skipif(
-    subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False).returncode != 0,
-    reason="needs user namespaces, which a chroot and most containers forbid",
-)
 
 
 def open_descriptors() -> int:
@@ -130,7 +126,7 @@ def test_root_in_another_root_directory_does_not_administer(children, tmp_path):
 @pytest.mark.root
 @pytest.mark.parametrize(
     "namespaces",
-    [["--pid"], pytest.param(["--user", "--map-root-user"], marks=needs_user_namespaces)],
+    [["--pid"], pytest.param(["--user", "--map-root-user"], marks=pytest.mark.userns)],
     ids=["pid", "user"],
 )
 def test_root_in_other_namespaces_does_not_administer(namespaces, tmp_path):
@@ -156,7 +152,7 @@ def test_root_in_other_namespaces_does_not_administer(namespaces, tmp_path):
 
 
 @pytest.mark.root
-@needs_user_namespaces
+@pytest.mark.userns
 def test_a_namespaced_root_of_a_user_is_that_user(children):
     """Root made by `unshare -U -r` is seen as the user that it is on the host."""
 

@@ -42,10 +42,10 @@ def tell(*values):
 """
 TINY = {"slices": [{"cu_shared": True, "vram_bytes": 1 << 28}]}
 # Root in a container, as far as the kernel tells: uid 0 in another pid namespace, or below another root.
-CONTAINERS = {
-    "pid namespace": ["unshare", "--pid", "--fork", "--kill-child"],
-    "user namespace": ["unshare", "--user", "--map-root-user"],
-}
+CONTAINERS = (
+    pytest.param(["unshare", "--pid", "--fork", "--kill-child"], id="pid namespace"),
+    pytest.param(["unshare", "--user", "--map-root-user"], id="user namespace", marks=pytest.mark.userns),
+)
 
 
 def run_as(node, user: int | None, script: str, *, inside: list[str] | None = None) -> Any:
@@ -80,7 +80,7 @@ def delegated() -> Iterator[Path]:
             os.rmdir(found)  # noqa: PTH106 -- names that are no text
 
 
-@pytest.mark.parametrize("inside", CONTAINERS.values(), ids=CONTAINERS)
+@pytest.mark.parametrize("inside", CONTAINERS)
 def test_a_containers_root_is_nobody(node, inside):
     """It administers nothing, holds nothing, and learns nothing of root's leases."""
     lease = node.http("POST", "/v1/leases", TINY).body["id"]
