@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("long", max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("NODEAGENT_HYPOTHESIS", "default"))
 
 
