@@ -156,10 +156,6 @@ class CgroupTree:
                 return self._visible(line.removeprefix("0::"))
         return None
 
-    def nest_below(self, path: str | None) -> str | None:
-        """See `nest_below`."""
-        return nest_below(path)
-
     def enable(self, controller: str, path: str) -> None:
         """Give the cgroup *path* the files of *controller*: from the root down to the parent of *path*.
 

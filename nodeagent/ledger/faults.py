@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, TimeoutError
 
@@ -34,7 +35,7 @@ _KINDS: dict[int, tuple[type[LedgerUnavailable], str]] = {
 }
 
 
-def meaning(error: SQLAlchemyError | sqlite3.Error, path: object = "ledger") -> AgentError | None:
+def meaning(error: SQLAlchemyError | sqlite3.Error, path: Path) -> AgentError | None:
     """The agent's own error for *error*; None where it can only be a bug."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, sqlite3.IntegrityError):
@@ -48,7 +49,7 @@ def meaning(error: SQLAlchemyError | sqlite3.Error, path: object = "ledger") -> 
 
 
 @contextmanager
-def translated(path: object = "ledger") -> Iterator[None]:
+def translated(path: Path) -> Iterator[None]:
     """Raise the agent's own errors in place of SQLite's, about the file *path*."""
     try:
         yield

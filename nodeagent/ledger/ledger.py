@@ -117,7 +117,7 @@ class Ledger(Queries):
         try:
             writer = self._ready(release)
             with translated(self._path), writer.begin() as connection:
-                yield Transaction(connection, self._clock, self._ids)
+                yield Transaction(connection, self._clock, self._ids, self._path)
         except DiskFull:
             if release:
                 self._reserve.spend()

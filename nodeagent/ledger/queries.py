@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, or_, select
 
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
 from nodeagent.domain.records import Counts, Drain, EffectRecord, Event, Registered, Remembered
 from nodeagent.ledger import rows
@@ -27,7 +27,7 @@ from nodeagent.ledger.tables import (
     slices,
 )
 
-REMEMBERED_NS = 24 * 3600 * 10**9
+REMEMBERED_NS = 24 * 3600 * SECOND_NS  # a request id is known for a day
 MOST = 1000  # rows in one answer
 _ANCHOR = (anchors.c.kind.label("anchor_kind"), anchors.c.armed, anchors.c.deadline_ns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy import Connection, delete, func, insert, literal, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
@@ -36,14 +37,15 @@ from nodeagent.ledger.tables import (
 class Transaction(Records):
     """Reads see the transaction's own writes. All of it is there after the commit, or none."""
 
-    def __init__(self, connection: Connection, clock: Clock, ids: IdBlocks) -> None:
+    def __init__(self, connection: Connection, clock: Clock, ids: IdBlocks, path: Path) -> None:
         self._open_connection = connection
+        self._path = path
         self._clock = clock
         self._ids = ids
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
-        with translated():
+        with translated(self._path):
             yield self._open_connection
 
     def register(self, found: Sequence[Device], found_pools: Sequence[Pool]) -> None:

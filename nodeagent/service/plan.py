@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.cgroup import CgroupTree, nest_below
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.limits import effective_limits
 from nodeagent.domain.clock import Clock
@@ -95,7 +95,7 @@ class Planner:
         current = tree.cgroup_of(caller.pid)
         if current is not None and not current.isprintable():
             raise NotAllowed("the caller's cgroup has a name that cannot be recorded: ask from another one")
-        parent = tree.nest_below(current)
+        parent = nest_below(current)
         limits = {} if parent is not None or current is None else effective_limits(tree, current).to_json()
         return Home(parent, limits)
 

@@ -21,6 +21,7 @@ from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.records import Drain
 from nodeagent.domain.request import Priority
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.queries import REMEMBERED_NS
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.changes import Changes
 from nodeagent.service.grant import Granter
@@ -30,7 +31,6 @@ from nodeagent.service.vigil import Vigil
 
 log = structlog.get_logger()
 
-REMEMBER_NS = 86_400 * SECOND_NS  # a request id is known for a day
 PER_LEASE = ("lease", "queued")  # steps that are guarded for each lease by itself
 KEEP_SECONDS = 90 * 86_400  # ended leases
 KEEP_EVENTS = 200_000
@@ -240,7 +240,7 @@ class Reconciler:
         pruned = 1
         while pruned:  # a batch a transaction, so that nobody waits long for the writer
             with self._ledger.write(release=True) as tx:
-                tx.forget_requests(self._clock.boot_ns() - REMEMBER_NS)
+                tx.forget_requests(self._clock.boot_ns() - REMEMBERED_NS)
                 pruned = tx.prune(
                     leases_before=before, max_events=KEEP_EVENTS, max_event_bytes=KEEP_EVENT_BYTES
                 )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, OpenCgroup
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, OpenCgroup, nest_below
 from nodeagent.adapters.cgroup_mount import find_mount
 
 Body = Callable[[socket.socket], None]
@@ -148,7 +148,7 @@ def tree(make_tree: Callable[..., CgroupTree]) -> CgroupTree:
 @pytest.fixture
 def lease_cgroup(tree: CgroupTree) -> Iterator[OpenCgroup]:
     """The open cgroup of lease 7, where a process of the test itself may be moved."""
-    parent = tree.nest_below(tree.cgroup_of(os.getpid()))
+    parent = nest_below(tree.cgroup_of(os.getpid()))
     with tree.open(tree.create(7, parent)) as cgroup:
         yield cgroup
     _remove(tree, cgroup.path)
