@@ -49,6 +49,7 @@ from nodeagent.service.cgroup_effects import (
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Effect, Journal
 from nodeagent.service.grant import Granter
+from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
 from nodeagent.service.placing import Placer
@@ -138,10 +139,10 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
 
     journal = Journal(ledger, _effects(tree, dmem, clock, in_use))
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
-    planner = Planner(tree, no_tree, dmem, clock)
-    placer = Placer(config.defaults.shared_cu)
+    planner = Planner(tree, no_tree, [KernelMeans(dmem)], clock)
+    placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
-    granter = Granter(ledger, survey, anchors, booker, journal, releaser, locks, changes)
+    granter = Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes)
     reconciler = Reconciler(
         ledger,
         clock,

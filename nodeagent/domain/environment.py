@@ -41,7 +41,10 @@ def environment(lease_id: int, slices: Sequence[PlacedSlice], inventory: Invento
 
 
 def guarantee_of(slices: Sequence[PlacedSlice], inventory: Inventory) -> Guarantee:
-    """What the environment alone holds: the compute tier of the weakest slice; memory is advisory."""
+    """What the environment alone holds: the compute tier of the weakest slice; memory is advisory.
+
+    `Guarantee.with_holds` adds what the node's means hold.
+    """
     order = list(Compute)
     tiers = [_compute(one, inventory) for one in slices]
     return Guarantee(compute=max(tiers, key=order.index, default=Compute.NONE))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
+
+K = TypeVar("K", bound=StrEnum)
 
 
 class Memory(StrEnum):
@@ -28,12 +32,30 @@ class Visibility(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """What one means holds of a lease; None: nothing of this kind."""
+
+    memory: Memory | None = None
+    compute: Compute | None = None
+    visibility: Visibility | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Guarantee:
     """The weakest of each kind over the lease's slices."""
 
     memory: Memory = Memory.ADVISORY
     compute: Compute = Compute.NONE
     visibility: Visibility = Visibility.ENVIRONMENT
+
+    def with_holds(self, holds: Iterable[Hold]) -> Guarantee:
+        """The same lease, held by *holds* too: of each kind the strongest counts."""
+        holds = tuple(holds)
+        return Guarantee(
+            memory=_strongest([self.memory, *(hold.memory for hold in holds)]) or self.memory,
+            compute=_strongest([self.compute, *(hold.compute for hold in holds)]) or self.compute,
+            visibility=_strongest([self.visibility, *(hold.visibility for hold in holds)]) or self.visibility,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +65,14 @@ class Requirement:
     memory: Memory | None = None
     compute: Compute | None = None
     visibility: Visibility | None = None
+
+    def and_floor(self, floor: Requirement) -> Requirement:
+        """Both this and *floor*: of each kind the stronger demand."""
+        return Requirement(
+            _strongest([floor.memory, self.memory]),
+            _strongest([floor.compute, self.compute]),
+            _strongest([floor.visibility, self.visibility]),
+        )
 
     def unmet(self, given: Guarantee) -> tuple[str, ...]:
         """The kinds, by name, in which *given* is weaker than demanded."""
@@ -57,6 +87,13 @@ class Requirement:
         )
 
 
+def _strongest(kinds: Iterable[K | None]) -> K | None:
+    return min((kind for kind in kinds if kind is not None), key=_rank, default=None)
+
+
+def _rank(kind: StrEnum) -> int:
+    return list(type(kind)).index(kind)
+
+
 def _weaker(got: StrEnum, asked: StrEnum) -> bool:
-    order = list(type(asked))
-    return order.index(got) > order.index(asked)
+    return _rank(got) > _rank(asked)

@@ -13,6 +13,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
+from nodeagent.service.cgroup_effects import ADOPTED
 from nodeagent.service.orders import Caller, Order
 from nodeagent.service.placing import Draft, Placed, Placer
 from nodeagent.service.plan import Planner
@@ -63,7 +64,12 @@ class Booker:
         self._quotas.take_token(caller)
         anchor = self._anchors.open(order.anchor, caller)
         draft = self._placer.draft(
-            self._survey.inventory(), self._ledger.held(), order.request, may_wait=order.wait_seconds > 0
+            caller.uid,
+            self._survey.inventory(),
+            self._ledger.held(),
+            order.request,
+            may_wait=order.wait_seconds > 0,
+            adopted=order.anchor.adopts,
         )
         with self._ledger.write() as tx:
             again = _remembered(tx, caller, order)
@@ -78,7 +84,10 @@ class Booker:
 
     def place_queued(self, lease: Lease) -> bool:
         """Give a queued lease its slices, if it fits now."""
-        draft = self._placer.draft(self._survey.inventory(), self._ledger.held(), lease.request)
+        adopted = any(record.kind == ADOPTED for record in self._ledger.effects(lease.id))
+        draft = self._placer.draft(
+            lease.holder.uid, self._survey.inventory(), self._ledger.held(), lease.request, adopted=adopted
+        )
         if isinstance(draft.placed, Refusal):
             return False
         with self._ledger.write() as tx:
@@ -89,7 +98,7 @@ class Booker:
             if isinstance(placed, Refusal):
                 return False
             tx.place(lease.id, placed)
-            self._grant(tx, lease.holder.uid, lease.id, draft, placed)
+            self._grant(tx, lease.id, draft, placed)
         return True
 
     def _admit(self, tx: Transaction, caller: Caller, draft: Draft) -> Placed | Refusal:
@@ -117,11 +126,10 @@ class Booker:
             placed=placed,
             wait_until_ns=wait_until_ns,
         )
-        adopted = order.anchor.pid is not None or order.anchor.cgroup is not None
-        for effect in self._planner.home(lease_id, caller, anchor, adopted=adopted):
+        for effect in self._planner.home(lease_id, caller, anchor, adopted=order.anchor.adopts):
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
         if placed:
-            self._grant(tx, caller.uid, lease_id, draft, placed)
+            self._grant(tx, lease_id, draft, placed)
         else:
             tx.event("queued", uid=caller.uid, lease=lease_id)
         lease = tx.lease(lease_id)
@@ -129,14 +137,15 @@ class Booker:
             raise LedgerUnavailable(f"lease {lease_id} vanished inside its own transaction")
         return lease
 
-    def _grant(
-        self, tx: Transaction, uid: int, lease_id: int, draft: Draft, placed: Sequence[PlacedSlice]
-    ) -> None:
+    def _grant(self, tx: Transaction, lease_id: int, draft: Draft, placed: Sequence[PlacedSlice]) -> None:
         """Journal what is to be set for the slices, and say for each device who was granted on it."""
-        for effect in self._planner.limits(tx.effects(lease_id), placed, draft.inventory):
+        journal = tx.effects(lease_id)
+        for effect in self._planner.limits(
+            lease_id, draft.uid, draft.request, journal, placed, draft.inventory
+        ):
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
         for one in placed:
-            tx.event("granted", uid=uid, lease=lease_id, device=one.device)
+            tx.event("granted", uid=draft.uid, lease=lease_id, device=one.device)
 
 
 def _remembered(ledger: Queries, caller: Caller, order: Order) -> Lease | None:

@@ -17,7 +17,9 @@ from nodeagent.service.cgroup_effects import CGROUP
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Journal, evidence_of, record
 from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.means import environment_of, holds_of
 from nodeagent.service.orders import Caller, Granted, Order, Queued
+from nodeagent.service.plan import Planner
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
 
@@ -37,6 +39,7 @@ class Granter:
         survey: Survey,
         anchors: Anchors,
         booker: Booker,
+        planner: Planner,
         journal: Journal,
         releaser: Releaser,
         locks: LeaseLocks,
@@ -46,6 +49,7 @@ class Granter:
         self._survey = survey
         self._anchors = anchors
         self._booker = booker
+        self._planner = planner
         self._journal = journal
         self._releaser = releaser
         self._locks = locks
@@ -99,6 +103,9 @@ class Granter:
         done = self._journal.apply(lease.id)
         inventory = self._survey.inventory()
         placed = [held.placed for held in lease.slices]
+        guarantee = guarantee_of(placed, inventory).with_holds(holds_of(done))
+        if short := self._planner.shortfall(lease.request, guarantee):
+            raise OutsideFault("this node", f"holds the lease weaker than demanded: {', '.join(short)}")
         cgroup = evidence_of(done, CGROUP)
         anchor = self._anchors.started(lease.anchor)
         if cgroup and anchor.kind is AnchorKind.CGROUP and anchor.cgroup is None:
@@ -107,8 +114,8 @@ class Granter:
             record(tx, done)
             tx.activate(
                 lease.id,
-                guarantee=guarantee_of(placed, inventory),
-                environment=environment(lease.id, placed, inventory),
+                guarantee=guarantee,
+                environment=environment(lease.id, placed, inventory) | environment_of(done),
                 cgroup=str(cgroup["path"]) if cgroup else None,
                 anchor=anchor,
             )

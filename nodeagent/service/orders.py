@@ -31,6 +31,10 @@ class AnchorOrder:
     pid: int | None = None
     cgroup: str | None = None
 
+    @property
+    def adopts(self) -> bool:
+        return self.pid is not None or self.cgroup is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Order:

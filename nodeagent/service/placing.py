@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.environment import guarantee_of
 from nodeagent.domain.lease import HeldSlice, PlacedSlice
 from nodeagent.domain.placement import place
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request
+from nodeagent.service.plan import Planner
 
 Placed = tuple[PlacedSlice, ...]
 
@@ -19,9 +19,11 @@ Placed = tuple[PlacedSlice, ...]
 class Draft:
     """What a search found, and what it saw held. *placed* is empty where the request may wait its turn."""
 
+    uid: int
     inventory: Inventory
     request: Request
     may_wait: bool
+    adopted: bool
     held: tuple[HeldSlice, ...]
     placed: Placed | Refusal
 
@@ -35,40 +37,46 @@ class Draft:
 class Placer:
     """Searches slices for requests. A search may take long, so it runs without the lock that all need."""
 
-    def __init__(self, shared_cu_percent: float) -> None:
+    def __init__(self, planner: Planner, shared_cu_percent: float) -> None:
+        self._planner = planner
         self._shared_cu_percent = shared_cu_percent
 
     def draft(
         self,
+        uid: int,
         inventory: Inventory,
         held: tuple[HeldSlice, ...],
         request: Request,
         *,
         may_wait: bool = False,
+        adopted: bool = False,
     ) -> Draft:
-        """Search beside *held*; a request that *may_wait* is refused only if it could never fit."""
-        placed = self._place(inventory, held, request)
-        if isinstance(placed, Refusal) and may_wait:
-            never = self._place(inventory, (), request)
-            placed = never if isinstance(never, Refusal) else ()
-        return Draft(inventory, request, may_wait, held, placed)
+        """Search beside *held* for *uid*; a request that *may_wait* is refused only if it could never fit."""
+        return self._searched(Draft(uid, inventory, request, may_wait, adopted, held, placed=()))
 
     def settle(self, draft: Draft, held: tuple[HeldSlice, ...]) -> Placed | Refusal:
         """What *draft* gives, or what can be given now if others than it saw are *held* by now."""
         if not draft.holds(held):
-            draft = self.draft(draft.inventory, held, draft.request, may_wait=draft.may_wait)
+            draft = self._searched(replace(draft, held=held))
         return draft.placed
 
-    def _place(self, inventory: Inventory, held: Sequence[HeldSlice], request: Request) -> Placed | Refusal:
-        """Slices beside those *held* that meet the request's floor."""
-        placed = place(inventory, held, request, shared_cu_percent=self._shared_cu_percent)
+    def _searched(self, draft: Draft) -> Draft:
+        placed = self._place(draft, draft.held)
+        if isinstance(placed, Refusal) and draft.may_wait:
+            never = self._place(draft, ())
+            placed = never if isinstance(never, Refusal) else ()
+        return replace(draft, placed=placed)
+
+    def _place(self, draft: Draft, held: Sequence[HeldSlice]) -> Placed | Refusal:
+        """Slices beside those *held* that meet the request's floor and the site's."""
+        placed = place(draft.inventory, held, draft.request, shared_cu_percent=self._shared_cu_percent)
         if isinstance(placed, Refusal):
             return placed
-        unmet = request.require.unmet(guarantee_of(placed, inventory))
+        unmet = self._planner.unmet(draft.uid, draft.request, placed, draft.inventory, adopted=draft.adopted)
         if unmet:
             return Refusal(
                 Code.GUARANTEE_NOT_MET,
                 f"this node cannot hold the asked floor of {', '.join(unmet)} for such a slice",
-                "ask for less with --require, or see `nodeagent status` for what the node has",
+                "ask for less with --require, or see `gpulease status` for what the node has",
             )
         return placed

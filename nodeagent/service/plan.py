@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nodeagent.adapters.cgroup import CgroupTree, nest_below
-from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.limits import effective_limits
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Inventory
+from nodeagent.domain.environment import guarantee_of
 from nodeagent.domain.errors import NotAllowed
+from nodeagent.domain.guarantee import Guarantee, Requirement
 from nodeagent.domain.lease import Anchor, AnchorKind, PlacedSlice
 from nodeagent.domain.records import EffectRecord
-from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, DMEM, OCCUPANTS, PROCESS
+from nodeagent.domain.request import Request
+from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, OCCUPANTS, PROCESS
 from nodeagent.service.effects import Planned
+from nodeagent.service.means import Means, Setting
 from nodeagent.service.orders import Caller, Tier
 
 
@@ -27,15 +30,24 @@ class Home:
 
 
 class Planner:
-    """Plans the journal of a lease. *tree* is None where the agent may make no cgroups."""
+    """Plans the journal of a lease from the node's *means*. *tree* is None where no cgroups can be made.
+
+    *floor* is what the site demands of every lease, beside what its request demands.
+    """
 
     def __init__(
-        self, tree: CgroupTree | None, no_tree: str | None, dmem: DmemController | None, clock: Clock
+        self,
+        tree: CgroupTree | None,
+        no_tree: str | None,
+        means: Sequence[Means],
+        clock: Clock,
+        floor: Requirement | None = None,
     ) -> None:
         self._tree = tree
         self._no_tree = no_tree
-        self._dmem = dmem
+        self._means = tuple(means)
         self._clock = clock
+        self._floor = floor or Requirement()
 
     def home(self, lease_id: int, caller: Caller, anchor: Anchor, *, adopted: bool) -> list[Planned]:
         """The first effects, known from who asks: where the holder runs, or what is watched instead."""
@@ -55,20 +67,45 @@ class Planner:
             planned.append(Planned(CGROUP, {"lease": lease_id, "parent": home.parent, "limits": home.limits}))
         return planned
 
+    def unmet(
+        self,
+        uid: int,
+        request: Request,
+        placed: Sequence[PlacedSlice],
+        inventory: Inventory,
+        *,
+        adopted: bool,
+    ) -> tuple[str, ...]:
+        """The kinds in which this node could not hold such a lease as its request and the site demand."""
+        cgroup = None if adopted or self._tree is None else {"lease": None, "parent": None}
+        setting = Setting(uid, request, cgroup, tuple(placed), inventory)
+        promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in self._means)
+        return self.shortfall(request, promised)
+
+    def shortfall(self, request: Request, given: Guarantee) -> tuple[str, ...]:
+        """The kinds in which *given* is weaker than the request or the site demands."""
+        return request.require.and_floor(self._floor).unmet(given)
+
     def limits(
-        self, journal: Sequence[EffectRecord], placed: Sequence[PlacedSlice], inventory: Inventory
+        self,
+        lease_id: int,
+        uid: int,
+        request: Request,
+        journal: Sequence[EffectRecord],
+        placed: Sequence[PlacedSlice],
+        inventory: Inventory,
     ) -> list[Planned]:
-        """The further effects, known once the slices are: what is set on the cgroup before anyone enters.
+        """The further effects, known once the slices are: what is set before anyone enters.
 
         Occupants come last, so that they are gone before anything that holds them is undone.
         """
-        cgroup = next((record for record in journal if record.kind == CGROUP), None)
-        if cgroup is None:
-            return []
-        where = {"lease": cgroup.arguments["lease"], "parent": cgroup.arguments["parent"]}
-        regions = self._regions(placed, inventory)
-        dmem = [Planned(DMEM, {**where, "regions": regions})] if regions else []
-        return [*dmem, Planned(OCCUPANTS, where)]
+        home = next((record for record in journal if record.kind == CGROUP), None)
+        cgroup = (
+            None if home is None else {"lease": home.arguments["lease"], "parent": home.arguments["parent"]}
+        )
+        setting = Setting(uid, request, cgroup, tuple(placed), inventory)
+        planned = [effect for means in self._means for effect in means.plan(lease_id, setting)]
+        return planned if cgroup is None else [*planned, Planned(OCCUPANTS, cgroup)]
 
     def process(self, pid: int, start_time: int, *, strict: bool) -> Planned:
         """Hold the slice for a process outside every cgroup of ours; *strict*: until it has ended."""
@@ -82,13 +119,7 @@ class Planner:
         cgroup = Tier(
             "cgroup", self._tree is not None, self._no_tree or "leases are grouped and ended by cgroup"
         )
-        why = self._dmem.unavailable() if self._dmem and self._tree else "needs a cgroup2 mount"
-        dmem = Tier(
-            "dmem",
-            why is None,
-            why or "dmem.max is set and read back; memory stays advisory until all else is closed too",
-        )
-        return cgroup, dmem
+        return cgroup, *(means.tier() for means in self._means)
 
     @staticmethod
     def _home(tree: CgroupTree, caller: Caller) -> Home:
@@ -98,14 +129,3 @@ class Planner:
         parent = nest_below(current)
         limits = {} if parent is not None or current is None else effective_limits(tree, current).to_json()
         return Home(parent, limits)
-
-    def _regions(self, placed: Sequence[PlacedSlice], inventory: Inventory) -> dict[str, int]:
-        if self._dmem is None or self._dmem.unavailable() is not None:
-            return {}
-        known = self._dmem.capacity()
-        regions: dict[str, int] = {}
-        for one in placed:
-            pool = inventory.pool(one.pool)
-            if pool and pool.region in known:
-                regions[pool.region] = regions.get(pool.region, 0) + one.vram_bytes
-        return regions

@@ -9,7 +9,7 @@ import pytest
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.environment import environment, guarantee_of
 from nodeagent.domain.errors import AgentError
-from nodeagent.domain.guarantee import Compute, Memory, Visibility
+from nodeagent.domain.guarantee import Compute, Guarantee, Hold, Memory, Requirement, Visibility
 from nodeagent.domain.request import Request, SliceRequest
 
 UNSET = {
@@ -117,3 +117,21 @@ def test_siblings_on_a_card_are_partitions_where_no_mode_is_told(machines, new_n
     """Without a mode file, two devices of one PCI function say that the card is partitioned."""
     node = machines.of([replace(one, compute_partition=None) for one in machines.partitions(1, 2).devices])
     assert guarantee_of(placed(new_node, node, SliceRequest()), node).compute is Compute.PARTITION
+
+
+def test_the_strongest_of_what_holds_a_lease_counts() -> None:
+    """Each kind by itself; a means that holds nothing of a kind takes nothing away."""
+    bare = Guarantee(compute=Compute.MASK)
+    hook = Hold(memory=Memory.HOOK, compute=Compute.HOOK)
+    held = bare.with_holds([hook, Hold(memory=Memory.KERNEL), Hold()])
+    assert held == Guarantee(Memory.KERNEL, Compute.HOOK, Visibility.ENVIRONMENT)
+    assert Guarantee(compute=Compute.EXCLUSIVE).with_holds([hook]).compute is Compute.EXCLUSIVE
+
+
+def test_a_sites_floor_adds_to_what_is_asked() -> None:
+    """Of each kind the stronger of both demands counts."""
+    floor = Requirement(memory=Memory.KERNEL)
+    asked = Requirement(memory=Memory.HOOK, compute=Compute.HOOK)
+    both = asked.and_floor(floor)
+    assert both == Requirement(memory=Memory.KERNEL, compute=Compute.HOOK)
+    assert both.unmet(Guarantee(memory=Memory.HOOK, compute=Compute.EXCLUSIVE)) == ("memory",)

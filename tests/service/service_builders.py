@@ -40,6 +40,7 @@ from nodeagent.service.cgroup_effects import (
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Effect, Journal
 from nodeagent.service.grant import Granter
+from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
 from nodeagent.service.placing import Placer
@@ -91,7 +92,9 @@ class House:
         self.anchors = Anchors(AnchorLimits(), clock, tree)
         self.journal = Journal(self.ledger, self._effects(tree, dmem))
         self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout, self.survey.away)
-        self.planner = (PlannerWithMore if effect else Planner)(tree, None if tree else "none", dmem, clock)
+        self.planner = (PlannerWithMore if effect else Planner)(
+            tree, None if tree else "none", [KernelMeans(dmem)], clock
+        )
         self.quotas = Quotas(limits, clock, owner_of)
         booker = Booker(
             self.ledger,
@@ -100,13 +103,14 @@ class House:
             self.anchors,
             self.quotas,
             self.planner,
-            Placer(shared_cu_percent=25),
+            Placer(self.planner, shared_cu_percent=25),
         )
         self.granter = Granter(
             self.ledger,
             self.survey,
             self.anchors,
             booker,
+            self.planner,
             self.journal,
             self.releaser,
             locks,

@@ -16,6 +16,7 @@ from nodeagent.domain.lease import AnchorKind
 from nodeagent.domain.records import EffectState
 from nodeagent.service.cgroup_effects import CgroupEffect, DmemEffect, OccupantsEffect, ProcessEffect
 from nodeagent.service.effects import Journal, Pending
+from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.plan import Planner
 
 
@@ -192,7 +193,7 @@ def test_a_process_of_an_older_boot_has_ended(clock: TurnedClock, children) -> N
 def test_the_plan_follows_what_the_node_has(house: House, plain_tree: CgroupTree, clock: TurnedClock) -> None:
     """Cgroup first, limits before anyone enters, occupants last; one limit a region, of all its slices."""
     lease = house.grant(count=2, anchor=AnchorKind.CGROUP)
-    planner = Planner(plain_tree, None, FakeDmem(), clock)
+    planner = Planner(plain_tree, None, [KernelMeans(FakeDmem())], clock)
     (cgroup,) = planner.home(lease.id, admin(), lease.anchor, adopted=False)
     assert (cgroup.kind, cgroup.arguments["lease"]) == ("cgroup", lease.id)
     with house.ledger.write() as tx:
@@ -200,7 +201,9 @@ def test_the_plan_follows_what_the_node_has(house: House, plain_tree: CgroupTree
     inventory = house.agent.inventory()
     pool = replace(inventory.pools[0], region="drm/renderD128/vram")
     inventory = replace(inventory, pools=(pool, *inventory.pools[1:]))
-    dmem, occupants = planner.limits([record], [held.placed for held in lease.slices], inventory)
+    dmem, occupants = planner.limits(
+        lease.id, 0, lease.request, [record], [held.placed for held in lease.slices], inventory
+    )
     assert (dmem.kind, occupants.kind) == ("dmem", "occupants")
     mine = [held.placed.vram_bytes for held in lease.slices if held.placed.pool == pool.key]
     assert dmem.arguments["regions"] == {"drm/renderD128/vram": sum(mine)}
@@ -208,9 +211,9 @@ def test_the_plan_follows_what_the_node_has(house: House, plain_tree: CgroupTree
 
 def test_the_tiers_say_what_is_missing(house: House, plain_tree: CgroupTree, clock: TurnedClock) -> None:
     """Each tier is present, or says why not."""
-    bare = Planner(None, "no cgroup2 mount", None, clock).tiers()
+    bare = Planner(None, "no cgroup2 mount", [KernelMeans(None)], clock).tiers()
     assert [(tier.present, tier.why) for tier in bare] == [
         (False, "no cgroup2 mount"),
         (False, "needs a cgroup2 mount"),
     ]
-    assert all(tier.present for tier in Planner(plain_tree, None, FakeDmem(), clock).tiers())
+    assert all(tier.present for tier in Planner(plain_tree, None, [KernelMeans(FakeDmem())], clock).tiers())

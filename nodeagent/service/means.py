@@ -1,0 +1,67 @@
+"""Means: each way to hold a lease, behind one protocol. A new tier is a new means; no use case lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nodeagent.domain.device import Inventory
+from nodeagent.domain.guarantee import Compute, Hold, Memory, Visibility
+from nodeagent.domain.lease import PlacedSlice
+from nodeagent.domain.request import Request
+from nodeagent.service.effects import Done, Planned
+from nodeagent.service.orders import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a lease is about to be given, for a means to say what it adds.
+
+    *cgroup* is ``{"lease": id, "parent": path or None}``, as `CgroupTree.find` takes it; None where the lease
+    has no cgroup of the agent's: an adopted one, or a node without cgroup2.
+    """
+
+    uid: int
+    request: Request
+    cgroup: Mapping[str, Any] | None
+    placed: tuple[PlacedSlice, ...]
+    inventory: Inventory
+
+
+class Means(Protocol):
+    """One way to hold leases. What it promises is stated of a lease only once its effect's evidence says so.
+
+    An effect that holds something says it when it verifies, in its evidence, ``{"holds": {"memory": "hook"}}``,
+    and there too what the workload's environment needs: ``{"environment": {NAME: value or None}}``.
+    """
+
+    def tier(self) -> Tier:
+        """Whether this node has it, and why not."""
+
+    def promise(self, setting: Setting) -> Hold:
+        """What it would hold of such a lease; an empty Hold where it does not apply. Changes nothing."""
+
+    def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
+        """The effects for the lease's journal, in order; none where it does not apply."""
+
+
+def holds_of(done: Sequence[Done]) -> tuple[Hold, ...]:
+    """What the walked effects say they hold, as verified."""
+    return tuple(_hold(one.evidence["holds"]) for one in done if "holds" in one.evidence)
+
+
+def environment_of(done: Sequence[Done]) -> dict[str, str | None]:
+    """What the walked effects put into the workload's environment."""
+    merged: dict[str, str | None] = {}
+    for one in done:
+        merged |= one.evidence.get("environment", {})
+    return merged
+
+
+def _hold(said: Mapping[str, str]) -> Hold:
+    return Hold(
+        memory=Memory(said["memory"]) if "memory" in said else None,
+        compute=Compute(said["compute"]) if "compute" in said else None,
+        visibility=Visibility(said["visibility"]) if "visibility" in said else None,
+    )
