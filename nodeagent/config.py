@@ -67,6 +67,14 @@ class Devices(_Section):
     )
 
 
+class Guarantee(_Section):
+    """What every lease of the node must be held by, whatever its request says."""
+
+    memory: Literal["kernel", "supervised", "hook", "advisory"] = Field(
+        default="advisory", description="weakest memory tier that is granted at all"
+    )
+
+
 class Limits(_Section):
     """What one user may ask for; administrators are not counted."""
 
@@ -99,6 +107,7 @@ class Config(_Section):
     state: State = State()
     defaults: Defaults = Defaults()
     devices: Devices = Devices()
+    guarantee: Guarantee = Guarantee()
     limits: Limits = Limits()
     privacy: Privacy = Privacy()
     release: Release = Release()

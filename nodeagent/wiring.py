@@ -29,6 +29,7 @@ from nodeagent.adapters.sysfs import SysTree
 from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
+from nodeagent.domain.guarantee import Memory, Requirement
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
@@ -139,7 +140,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
 
     journal = Journal(ledger, _effects(tree, dmem, clock, in_use))
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
-    planner = Planner(tree, no_tree, [KernelMeans(dmem)], clock)
+    floor = Requirement(memory=Memory(config.guarantee.memory))
+    planner = Planner(tree, no_tree, [KernelMeans(dmem)], clock, floor)
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
     granter = Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes)

@@ -32,8 +32,8 @@ class Setting:
 class Means(Protocol):
     """One way to hold leases. What it promises is stated of a lease only once its effect's evidence says so.
 
-    An effect that holds something says it when it verifies, in its evidence, ``{"holds": {"memory": "hook"}}``,
-    and there too what the workload's environment needs: ``{"environment": {NAME: value or None}}``.
+    An effect that holds something says so in its evidence, as verified: ``{"holds": {"memory": "hook"}}``;
+    what the workload needs for it is there too: ``{"environment": {NAME: value or None}}``.
     """
 
     def tier(self) -> Tier:

@@ -108,6 +108,15 @@ def test_a_floor_that_the_node_cannot_hold_is_refused(house: House, floor: Requi
     assert house.ledger.held() == ()
 
 
+def test_the_sites_floor_is_demanded_of_every_request(house: House) -> None:
+    """What the site demands needs no --require, and is refused as clearly."""
+    house.planner._floor = Requirement(memory=Memory.HOOK)
+    refusal = house.agent.grant(user(), order_of(cus=8))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.GUARANTEE_NOT_MET
+    assert "memory" in refusal.why
+
+
 def test_a_floor_that_the_node_holds_is_granted(house: House) -> None:
     """A whole device is exclusive, so that floor is met and stated on the lease."""
     request = Request((SliceRequest(),), require=Requirement(compute=Compute.EXCLUSIVE))

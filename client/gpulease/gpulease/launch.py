@@ -35,6 +35,8 @@ def environment_with(
     for name, value in settings.items():
         if value is None:
             changed.pop(name, None)
+        elif name == "LD_PRELOAD" and inherited.get(name):
+            changed[name] = f"{value}:{inherited[name]}"  # the user's own libraries stay loaded, after ours
         else:
             changed[name] = value
     return changed
