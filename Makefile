@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long lint format docs bench build clean
+.PHONY: help setup demo run test test-long mutants enforcement lint format docs bench build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -23,6 +23,12 @@ test: setup ## every test that this machine can run, then what was left out and 
 
 test-long: setup ## the slow tests too, and long property runs
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
+
+mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
+	$(BIN)/python tests/mutants/run.py --write
+
+enforcement: setup ## write the tables of docs/enforcement.md anew, from the tests' own marks
+	$(BIN)/python tests/docs/ways_out.py --write
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .

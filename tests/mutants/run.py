@@ -1,0 +1,127 @@
+"""Leave a safeguard out, one at a time, on a copy of the tree: the test that is named for it must fail.
+
+Run with `make mutants`. Rows are in rows.toml: *file*, *old* and *new* text, and the *tests* of which at least
+one must fail. The copy is tested unchanged first, so that a test that fails anyway proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = Path(__file__).with_name("rows.toml")
+PAGE = ROOT / "docs" / "enforcement.md"
+BEGIN, END = "<!-- mutants: begin -->\n", "<!-- mutants: end -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One safeguard left out, and who must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def apply(self, tree: Path) -> None:
+        """Change *tree*; a text that is not there exactly once is a row that has fallen behind the code."""
+        path = tree / self.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.old) != 1:
+            raise SystemExit(
+                f"{self.name}: {self.file} holds its text {text.count(self.old)} times, not once"
+            )
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+def mutants() -> tuple[Mutant, ...]:
+    """Every row of rows.toml."""
+    rows = tomllib.loads(ROWS.read_text(encoding="utf-8"))["mutant"]
+    return tuple(Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows)
+
+
+def copy_of_tree(to: Path) -> None:
+    """The files that git knows or would add, as they are now, and what the build made of the C sources."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    ).stdout
+    built = [path.relative_to(ROOT) for path in (ROOT / "nodeagent" / "hook").glob("*gpulease*")]
+    for name in {*map(Path, filter(None, listed.decode().split("\0"))), *built}:
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+
+
+def passes(tree: Path, tests: tuple[str, ...]) -> bool:
+    """Whether all *tests* pass in *tree*; a run that collects nothing is an error."""
+    env = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'client/gpulease'}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *tests],
+        cwd=tree,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 1):  # 2 to 5: interrupted, broken, or nothing collected
+        raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.returncode == 0
+
+
+def table(rows: tuple[Mutant, ...]) -> str:
+    """The rows as docs/enforcement.md shows them."""
+    lines = ["| Left out | In | Noticed by |", "|---|---|---|"]
+    lines += [
+        f"| {row.name} | `{row.file}` | {'<br>'.join(f'`{test}`' for test in row.tests)} |" for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Exit 0 only if every mutant was noticed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table into docs/enforcement.md")
+    parser.add_argument("names", nargs="*", help="only the rows whose name holds one of these")
+    args = parser.parse_args()
+    rows = [row for row in mutants() if not args.names or any(name in row.name for name in args.names)]
+    missed = []
+    with tempfile.TemporaryDirectory(prefix="nodeagent-mutants-") as place:
+        tree = Path(place)
+        copy_of_tree(tree)
+        for row in rows:
+            original = (tree / row.file).read_bytes()
+            if not passes(tree, row.tests):
+                raise SystemExit(f"{row.name}: its tests fail without the mutation; see {row.tests}")
+            row.apply(tree)
+            noticed = not passes(tree, row.tests)
+            print(f"{'noticed' if noticed else 'MISSED ':8} {row.name}", flush=True)
+            missed += [] if noticed else [row.name]
+            (tree / row.file).write_bytes(original)
+    if args.write and not missed:
+        write()
+    print(f"{len(rows) - len(missed)} of {len(rows)} mutants noticed")
+    return 1 if missed else 0
+
+
+def write() -> None:
+    """Put the table of all rows into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(f"{head}{BEGIN}{table(mutants())}{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
