@@ -1,7 +1,7 @@
 """Leave a safeguard out, one at a time, on a copy of the tree: the test that is named for it must fail.
 
-Run with `make mutants`. Rows are in rows.toml: *file*, *old* and *new* text, and the *tests* of which at least
-one must fail. The copy is tested unchanged first, so that a test that fails anyway proves nothing.
+Run with `make mutants`. Rows are in rows.toml: *file*, *old* and *new* text, and the *tests* of which one
+must fail. The copy is tested unchanged first, so that a test that fails anyway proves nothing.
 """
 
 from __future__ import annotations
