@@ -75,6 +75,12 @@ class Guarantee(_Section):
     )
 
 
+class Hook(_Section):
+    """The library that keeps programs to their slice from within."""
+
+    enabled: bool = Field(default=True, description="load the hook into the programs of leases")
+
+
 class Limits(_Section):
     """What one user may ask for; administrators are not counted."""
 
@@ -108,6 +114,7 @@ class Config(_Section):
     defaults: Defaults = Defaults()
     devices: Devices = Devices()
     guarantee: Guarantee = Guarantee()
+    hook: Hook = Hook()
     limits: Limits = Limits()
     privacy: Privacy = Privacy()
     release: Release = Release()

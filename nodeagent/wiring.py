@@ -21,6 +21,7 @@ from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
 from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
@@ -50,8 +51,10 @@ from nodeagent.service.cgroup_effects import (
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Effect, Journal
 from nodeagent.service.grant import Granter
+from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.means import Means
 from nodeagent.service.orders import Caller
 from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
@@ -138,10 +141,13 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     def in_use(pid: int) -> bool:
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
 
-    journal = Journal(ledger, _effects(tree, dmem, clock, in_use))
+    hook = HookFiles(instance(state_dir).removesuffix(".slice"))
+    effects = _effects(tree, dmem, clock, in_use) | {HOOK: HookEffect(hook)}
+    journal = Journal(ledger, effects)
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
     floor = Requirement(memory=Memory(config.guarantee.memory))
-    planner = Planner(tree, no_tree, [KernelMeans(dmem)], clock, floor)
+    means: list[Means] = [KernelMeans(dmem), HookMeans(hook if config.hook.enabled else None)]
+    planner = Planner(tree, no_tree, means, clock, floor)
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
     granter = Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes)
@@ -195,6 +201,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         reconciler.stop()
         releaser.close()
         ledger.close()
+        hook.leave()
         if tree is not None:
             tree.leave()
 

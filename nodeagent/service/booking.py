@@ -13,10 +13,9 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
-from nodeagent.service.cgroup_effects import ADOPTED
 from nodeagent.service.orders import Caller, Order
 from nodeagent.service.placing import Draft, Placed, Placer
-from nodeagent.service.plan import Planner
+from nodeagent.service.plan import Planner, adopted_by
 from nodeagent.service.quotas import Quotas
 from nodeagent.service.survey import Survey
 
@@ -84,7 +83,7 @@ class Booker:
 
     def place_queued(self, lease: Lease) -> bool:
         """Give a queued lease its slices, if it fits now."""
-        adopted = any(record.kind == ADOPTED for record in self._ledger.effects(lease.id))
+        adopted = adopted_by(self._ledger.effects(lease.id))
         draft = self._placer.draft(
             lease.holder.uid, self._survey.inventory(), self._ledger.held(), lease.request, adopted=adopted
         )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.guarantee import Compute, Hold, Memory, Visibility
+from nodeagent.domain.guarantee import Compute, Hold, Memory, Requirement, Visibility
 from nodeagent.domain.lease import PlacedSlice
-from nodeagent.domain.request import Request
 from nodeagent.service.effects import Done, Planned
 from nodeagent.service.orders import Tier
 
@@ -19,12 +18,13 @@ class Setting:
     """What a lease is about to be given, for a means to say what it adds.
 
     *cgroup* is ``{"lease": id, "parent": path or None}``, as `CgroupTree.find` takes it; None where the lease
-    has no cgroup of the agent's: an adopted one, or a node without cgroup2.
+    has no cgroup of the agent's: an *adopted* one, or a node without cgroup2.
     """
 
     uid: int
-    request: Request
+    demanded: Requirement  # by the request and by the site
     cgroup: Mapping[str, Any] | None
+    adopted: bool  # what it holds runs already, with whatever it has loaded and allocated
     placed: tuple[PlacedSlice, ...]
     inventory: Inventory
 

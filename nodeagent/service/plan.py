@@ -78,13 +78,13 @@ class Planner:
     ) -> tuple[str, ...]:
         """The kinds in which this node could not hold such a lease as its request and the site demand."""
         cgroup = None if adopted or self._tree is None else {"lease": None, "parent": None}
-        setting = Setting(uid, request, cgroup, tuple(placed), inventory)
+        setting = Setting(uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory)
         promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in self._means)
         return self.shortfall(request, promised)
 
     def shortfall(self, request: Request, given: Guarantee) -> tuple[str, ...]:
         """The kinds in which *given* is weaker than the request or the site demands."""
-        return request.require.and_floor(self._floor).unmet(given)
+        return self._demanded(request).unmet(given)
 
     def limits(
         self,
@@ -103,7 +103,8 @@ class Planner:
         cgroup = (
             None if home is None else {"lease": home.arguments["lease"], "parent": home.arguments["parent"]}
         )
-        setting = Setting(uid, request, cgroup, tuple(placed), inventory)
+        adopted = adopted_by(journal)
+        setting = Setting(uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory)
         planned = [effect for means in self._means for effect in means.plan(lease_id, setting)]
         return planned if cgroup is None else [*planned, Planned(OCCUPANTS, cgroup)]
 
@@ -121,6 +122,9 @@ class Planner:
         )
         return cgroup, *(means.tier() for means in self._means)
 
+    def _demanded(self, request: Request) -> Requirement:
+        return request.require.and_floor(self._floor)
+
     @staticmethod
     def _home(tree: CgroupTree, caller: Caller) -> Home:
         current = tree.cgroup_of(caller.pid)
@@ -129,3 +133,8 @@ class Planner:
         parent = nest_below(current)
         limits = {} if parent is not None or current is None else effective_limits(tree, current).to_json()
         return Home(parent, limits)
+
+
+def adopted_by(journal: Sequence[EffectRecord]) -> bool:
+    """Whether the lease of *journal*, as booked, takes in what runs already."""
+    return any(record.kind == ADOPTED or record.arguments.get("strict") for record in journal)

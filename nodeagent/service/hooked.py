@@ -1,0 +1,108 @@
+"""The hook tier: a library in the holder's programs that keeps them to their bytes and CUs.
+
+It holds programs that are honest or careless. Its own holder can go around it: see docs/enforcement.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.hook_format import HookDevice, shown_bytes
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.device import Device, Inventory
+from nodeagent.domain.guarantee import Compute, Hold, Memory
+from nodeagent.domain.lease import PlacedSlice
+from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
+from nodeagent.service.means import Setting
+from nodeagent.service.orders import Tier
+
+HOOK = "hook"
+
+
+class HookMeans:
+    """Prepares the hook's files for leases whose programs start after the grant. *files* None: turned off."""
+
+    def __init__(self, files: HookFiles | None) -> None:
+        self._files = files
+
+    def tier(self) -> Tier:
+        why = self._unavailable()
+        return Tier(
+            "hook", why is None, why or "a library in the lease's programs refuses what is over its slice"
+        )
+
+    def promise(self, setting: Setting) -> Hold:
+        return _HOLD if self._applies(setting) else Hold()
+
+    def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
+        if not self._applies(setting):
+            return []
+        devices = [_device(one, setting.inventory) for one in setting.placed]
+        demanded = setting.demanded.memory
+        strict = demanded is not None and demanded is not Memory.ADVISORY
+        return [Planned(HOOK, {"lease": lease_id, "uid": setting.uid, "devices": devices, "strict": strict})]
+
+    def _applies(self, setting: Setting) -> bool:
+        known = all(_hookable(setting.inventory.device(one.device)) for one in setting.placed)
+        return not setting.adopted and known and self._unavailable() is None
+
+    def _unavailable(self) -> str | None:
+        return "turned off by hook.enabled" if self._files is None else self._files.unavailable()
+
+
+class HookEffect:
+    """The hook's files of one lease, and the variables that make its programs load the hook."""
+
+    def __init__(self, files: HookFiles) -> None:
+        self._files = files
+
+    def apply(self, arguments: Arguments) -> Evidence:
+        path = self._files.prepare(
+            int(arguments["lease"]),
+            int(arguments["uid"]),
+            _devices(arguments),
+            strict=bool(arguments["strict"]),
+        )
+        return {"limits": str(path)}
+
+    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
+        self._files.verify(int(arguments["lease"]), _devices(arguments), strict=bool(arguments["strict"]))
+        return {
+            "holds": {"memory": Memory.HOOK, "compute": Compute.HOOK},
+            "environment": {
+                "LD_PRELOAD": str(self._files.library()),
+                "GPULEASE_HOOK": str(self._files.limits_path(int(arguments["lease"]))),
+            },
+        }
+
+    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+        self._files.remove(int(arguments["lease"]))
+        return {"removed": True}
+
+
+_HOLD = Hold(memory=Memory.HOOK, compute=Compute.HOOK)
+
+
+def _hookable(device: Device | None) -> bool:
+    """Whether the hook can tell the device: by KFD's id, and by its render node."""
+    return device is not None and device.gpu_id is not None and device.render_node is not None
+
+
+def _device(placed: PlacedSlice, inventory: Inventory) -> Mapping[str, Any]:
+    device = inventory.device(placed.device)
+    if device is None or device.render_node is None:
+        raise LookupError(placed.device)  # _applies looked
+    return {
+        "gpu_id": device.gpu_id,
+        "render_minor": int(device.render_node.removeprefix("renderD")),
+        "limit_bytes": shown_bytes(placed.vram_bytes),
+        "device_cus": device.cus,
+        "unit": device.geometry.pair if device.geometry else 1,
+        "cus": "" if placed.whole else str(placed.cus),
+    }
+
+
+def _devices(arguments: Arguments) -> list[HookDevice]:
+    return [HookDevice(**{**one, "cus": CuSet.parse(one["cus"])}) for one in arguments["devices"]]
