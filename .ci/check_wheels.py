@@ -10,6 +10,7 @@ from pathlib import Path
 WANTED = {
     "nodeagent": (
         "nodeagent/cli/main.py",
+        "nodeagent/hook/libgpulease.so",
         "nodeagent/migrations/env.py",
         "nodeagent/migrations/versions/*_*.py",
         "nodeagent/machines/*.json*",

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Which lease this process belongs to, and its limits. Looked for in places that only root can write; the
+ * environment is asked last, and then only for the name of a file that must be root's as well.
+ */
+#include "hook.h"
+
+#define FIXED_PATH "/etc/gpulease/limits"
+#define HOOK_ROOT "/run/nodeagent/hook/"
+#define VARIABLE "GPULEASE_HOOK="
+#define VARIABLE_SIZE (sizeof(VARIABLE) - 1)
+#define STEM "gpulease"
+#define STEM_SIZE (sizeof(STEM) - 1)
+#define SCRATCH_SIZE 65536u
+#define LONGEST_PATH 256u
+
+#define MODE_TYPE 0170000u
+#define MODE_REGULAR 0100000u
+#define MODE_OTHERS_WRITE 0022u
+
+static int is_valid(const struct limits *limits, int64_t size)
+{
+	if (size < (int64_t)LIMITS_SIZE(1) || !text_equal(limits->magic, LIMITS_MAGIC, MAGIC_SIZE) ||
+	    limits->version != FORMAT_VERSION || limits->slots != SLOTS)
+		return 0;
+	if (limits->devices < 1 || limits->devices > MAX_DEVICES ||
+	    size != (int64_t)LIMITS_SIZE(limits->devices) || limits->size != size)
+		return 0;
+	if (limits->usage[0] != '/' || limits->usage[PATH_SIZE - 1])
+		return 0;
+	for (uint32_t i = 0; i < limits->devices; i++) {
+		const struct limits_device *device = &limits->device[i];
+
+		if (device->unit < 1 || device->unit > 2 || device->mask_bits > MASK_WORDS * 32)
+			return 0;
+	}
+	return 1;
+}
+
+static int is_roots(const struct kernel_stat *status)
+{
+	return (status->mode & MODE_TYPE) == MODE_REGULAR && status->uid == 0 &&
+	       !(status->mode & MODE_OTHERS_WRITE);
+}
+
+/* PHASE_NO_LEASE: there is no such file. PHASE_BROKEN: there is, and it is not to be trusted. */
+static enum phase read_limits(const char *path, struct limits *limits)
+{
+	struct kernel_stat status;
+	enum phase phase = PHASE_BROKEN;
+	long fd = sys_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+
+	if (fd == -ENOENT || fd == -ENOTDIR)
+		return PHASE_NO_LEASE;
+	if (!is_error(fd)) {
+		if (!sys_fstat((int)fd, &status) && is_roots(&status) &&
+		    sys_pread((int)fd, limits, sizeof(*limits), 0) == status.size &&
+		    is_valid(limits, status.size))
+			phase = PHASE_LEASED;
+		sys_close((int)fd);
+	}
+	if (phase == PHASE_BROKEN)	/* for the message */
+		text_append(limits->usage, limits->usage + PATH_SIZE, path);
+	return phase;
+}
+
+static int is_stem_letter(char c)
+{
+	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/*
+ * "gpulease-7.slice" or "gpulease_1f2e-7.slice": the sizes of stem and id, or 0. An agent's own slice,
+ * "gpulease.slice", is no lease's.
+ */
+static int parse_component(const char *name, size_t size, size_t *stem, size_t *id)
+{
+	const char suffix[] = ".slice";
+	const size_t suffix_size = sizeof(suffix) - 1;
+	size_t at = STEM_SIZE;
+
+	if (size < STEM_SIZE + suffix_size + 2 || !text_equal(name, STEM, STEM_SIZE) ||
+	    !text_equal(name + size - suffix_size, suffix, suffix_size))
+		return 0;
+	size -= suffix_size;
+	if (name[at] == '_')
+		for (at++; at < size && is_stem_letter(name[at]); at++)
+			;
+	if (at >= size || name[at] != '-')
+		return 0;
+	*stem = at++;
+	*id = size - at;
+	if (*id < 1 || *id > 19)
+		return 0;
+	for (; at < size; at++)
+		if (name[at] < '0' || name[at] > '9')
+			return 0;
+	return 1;
+}
+
+/* The limits path of the innermost lease's cgroup in `path`; 0 if there is none. */
+static int path_of_cgroup(const char *cgroup, size_t size, char path[LONGEST_PATH])
+{
+	const char *end = path + LONGEST_PATH;
+
+	while (size) {
+		size_t start = size, stem, id;
+
+		while (start && cgroup[start - 1] != '/')
+			start--;
+		if (parse_component(cgroup + start, size - start, &stem, &id)) {
+			char stem_text[64], id_text[24];
+
+			if (stem >= sizeof(stem_text))
+				return 0;
+			memcpy(stem_text, cgroup + start, stem);
+			stem_text[stem] = '\0';
+			memcpy(id_text, cgroup + start + stem + 1, id);
+			id_text[id] = '\0';
+			path = text_append(path, end, HOOK_ROOT);
+			path = text_append(path, end, stem_text);
+			path = text_append(path, end, "/");
+			path = text_append(path, end, id_text);
+			text_append(path, end, "/limits");
+			return 1;
+		}
+		size = start ? start - 1 : 0;
+	}
+	return 0;
+}
+
+/* The whole of a file of /proc, as far as it fits. */
+static size_t read_whole(const char *path, char *to, size_t size)
+{
+	size_t have = 0;
+	long fd = sys_open(path, O_RDONLY), got;
+
+	if (is_error(fd))
+		return 0;
+	while (have < size && (got = sys_read((int)fd, to + have, size - have)) > 0)
+		have += (size_t)got;
+	sys_close((int)fd);
+	return have;
+}
+
+static enum phase by_cgroup(struct limits *limits, char *scratch)
+{
+	char path[LONGEST_PATH];
+	size_t size = read_whole("/proc/self/cgroup", scratch, SCRATCH_SIZE);
+	enum phase phase = PHASE_NO_LEASE;
+
+	for (size_t start = 0, end; start < size; start = end + 1) {
+		for (end = start; end < size && scratch[end] != '\n'; end++)
+			;
+		if (end - start < 3 || !text_equal(scratch + start, "0::", 3))
+			continue;	/* a hierarchy of version 1 */
+		if (path_of_cgroup(scratch + start + 3, end - start - 3, path))
+			phase = read_limits(path, limits);
+	}
+	return phase;
+}
+
+/* As the program was started: what it sets later does not show in /proc/self/environ. */
+static enum phase by_environment(struct limits *limits, char *scratch)
+{
+	size_t size = read_whole("/proc/self/environ", scratch, SCRATCH_SIZE - 1);
+
+	scratch[size] = '\0';
+	for (size_t at = 0; at < size; at++) {
+		if (size - at > VARIABLE_SIZE && text_equal(scratch + at, VARIABLE, VARIABLE_SIZE))
+			return read_limits(scratch + at + VARIABLE_SIZE, limits);
+		while (at < size && scratch[at])
+			at++;
+	}
+	return PHASE_NO_LEASE;
+}
+
+enum phase lease_find(struct limits *limits)
+{
+	enum phase phase = read_limits(FIXED_PATH, limits);
+	char *scratch;
+
+	if (phase != PHASE_NO_LEASE)
+		return phase;
+	scratch = map_memory(SCRATCH_SIZE);
+	if (!scratch)
+		return PHASE_BROKEN;
+	phase = by_cgroup(limits, scratch);
+	if (phase == PHASE_NO_LEASE)
+		phase = by_environment(limits, scratch);
+	unmap_memory(scratch, SCRATCH_SIZE);
+	return phase;
+}

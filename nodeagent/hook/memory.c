@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The calls that allocate and free. Charged before the kernel is asked and credited after the kernel gave it back,
+ * so that the kernel never has more than is charged.
+ */
+#include "hook.h"
+
+/* Give back what the process no longer has without having told: unmapped ranges, closed DRM files. */
+static int is_closed_gem(const struct limits *limits, const struct handle *handle)
+{
+	return handle->space >= SPACE_GEM &&
+	       device_of_file(limits, (int)(handle->space - SPACE_GEM)) != (int)handle->device;
+}
+
+static int credit_stale(struct hook *hook)
+{
+	uint64_t credit[MAX_DEVICES] = { 0 };
+	int any = svm_trim(hook, credit);
+
+	any |= handles_forget(&hook->handles, is_closed_gem, &hook->limits, credit);
+	if (any)
+		usage_credit(hook, credit);
+	return any;
+}
+
+/* Charge one device and reserve a place for the handle; the hook is entered and left here. */
+static long charge(struct hook *hook, int device, uint64_t bytes)
+{
+	uint64_t add[MAX_DEVICES] = { 0 }, signals;
+	long failed;
+
+	add[device] = bytes;
+	if (hook_enter(hook, &signals))
+		return -ENOMEM;
+	failed = handles_reserve(&hook->handles);
+	if (!failed)
+		failed = usage_charge(hook, add, EFFORT_QUICK);
+	if (failed) {
+		credit_stale(hook);
+		failed = usage_charge(hook, add, EFFORT_LAST);
+	}
+	hook_leave(hook, signals);
+	return failed;
+}
+
+static void credit(struct hook *hook, uint32_t device, uint64_t bytes)
+{
+	uint64_t give[MAX_DEVICES] = { 0 }, signals;
+
+	give[device] = bytes;
+	if (hook_enter(hook, &signals))
+		return;		/* stays charged */
+	usage_credit(hook, give);
+	hook_leave(hook, signals);
+}
+
+void remember(struct hook *hook, struct handle handle)
+{
+	uint64_t signals;
+
+	if (hook_enter(hook, &signals))
+		return;
+	handles_put(&hook->handles, handle);
+	hook_leave(hook, signals);
+}
+
+static int take(struct hook *hook, uint32_t space, uint64_t id, struct handle *taken)
+{
+	uint64_t signals;
+	int found;
+
+	if (hook_enter(hook, &signals))
+		return 0;
+	found = handles_take(&hook->handles, space, id, taken);
+	hook_leave(hook, signals);
+	return found;
+}
+
+/*
+ * Free or close: the handle leaves the table before the kernel is asked, since the kernel may give the same number
+ * to another thread at once.
+ */
+long release(struct hook *hook, int fd, unsigned long request, void *argument, uint32_t space, uint64_t id)
+{
+	struct handle taken;
+	const int known = take(hook, space, id, &taken);
+	const long result = sys_ioctl(fd, request, argument);
+
+	if (!known)
+		return result;
+	if (is_error(result))
+		remember(hook, taken);
+	else if (taken.bytes)
+		credit(hook, taken.device, taken.bytes);
+	return result;
+}
+
+long alloc_memory(struct hook *hook, int fd, unsigned long request, struct kfd_alloc_memory *alloc)
+{
+	const int device = device_of_gpu(&hook->limits, alloc->gpu_id);
+	const uint64_t size = alloc->flags & ALLOC_AQL_QUEUE ? alloc->size / 2 : alloc->size;
+	const uint64_t bytes = whole_pages(size);
+	long result;
+
+	if (!(alloc->flags & ALLOC_VRAM) || device < 0)
+		return sys_ioctl(fd, request, alloc);
+	if (charge(hook, device, bytes))
+		return -ENOMEM;
+	result = sys_ioctl(fd, request, alloc);
+	if (is_error(result))
+		credit(hook, (uint32_t)device, bytes);
+	else
+		remember(hook, (struct handle){ alloc->handle, bytes, SPACE_MEMORY, (uint32_t)device });
+	return result;
+}
+
+long gem_create(struct hook *hook, int fd, unsigned long request, union drm_gem_create *create)
+{
+	const int device = create->in.domains & GEM_DOMAIN_VRAM ? device_of_file(&hook->limits, fd) : -1;
+	const uint64_t bytes = whole_pages(create->in.size);
+	struct handle former;
+	uint32_t space;
+	long result;
+
+	if (device < 0)
+		return sys_ioctl(fd, request, create);
+	if (charge(hook, device, bytes))
+		return -ENOMEM;
+	result = sys_ioctl(fd, request, create);
+	if (is_error(result)) {
+		credit(hook, (uint32_t)device, bytes);
+		return result;
+	}
+	space = SPACE_GEM + (uint32_t)fd;
+	/* The number is in use no more: the file that had it was closed, and this descriptor is another. */
+	if (take(hook, space, create->out.handle, &former))
+		credit(hook, former.device, former.bytes);
+	remember(hook, (struct handle){ create->out.handle, bytes, space, (uint32_t)device });
+	return result;
+}
+
+long available_memory(struct hook *hook, int fd, unsigned long request, struct kfd_available_memory *answer)
+{
+	const int device = device_of_gpu(&hook->limits, answer->gpu_id);
+	const long result = sys_ioctl(fd, request, answer);
+	uint64_t remaining = 0, signals;
+
+	if (is_error(result) || device < 0)
+		return result;
+	if (!hook_enter(hook, &signals)) {
+		remaining = usage_remaining(hook, (uint32_t)device);
+		hook_leave(hook, signals);
+	}
+	if (answer->available > remaining)
+		answer->available = remaining;
+	return result;
+}
+
+/* Charge a range as planned, after giving back what is unmapped if need be. Returns as svm_plan() does. */
+static int charge_range(struct hook *hook, uint64_t start, uint64_t end, uint64_t devices)
+{
+	uint64_t add[MAX_DEVICES];
+	int planned = svm_plan(hook, start, end, devices, add);
+
+	if (planned < 0)
+		return planned;
+	if (usage_charge(hook, add, EFFORT_QUICK)) {
+		credit_stale(hook);
+		planned = svm_plan(hook, start, end, devices, add);
+		if (planned < 0 || usage_charge(hook, add, EFFORT_LAST))
+			return -ENOMEM;
+	}
+	svm_accept(hook);
+	return planned;
+}
+
+static void drop_range(struct hook *hook, uint64_t start, uint64_t end)
+{
+	uint64_t credit[MAX_DEVICES] = { 0 }, signals;
+
+	if (hook_enter(hook, &signals))
+		return;
+	svm_drop(hook, start, end, credit);
+	usage_credit(hook, credit);
+	hook_leave(hook, signals);
+}
+
+long set_svm(struct hook *hook, int fd, unsigned long request, struct kfd_svm *svm)
+{
+	const uint64_t start = svm->start & ~(uint64_t)(PAGE_SIZE - 1);
+	const uint64_t end = whole_pages(add_saturating(svm->start, svm->size));
+	uint64_t signals;
+	long result;
+	int planned;
+
+	if (svm->operation != SVM_SET_ATTRIBUTES || start >= end)
+		return sys_ioctl(fd, request, svm);
+	if (hook_enter(hook, &signals))
+		return -ENOMEM;
+	planned = charge_range(hook, start, end, svm_devices(&hook->limits, svm));
+	hook_leave(hook, signals);
+	if (planned < 0)
+		return -ENOMEM;
+	result = sys_ioctl(fd, request, svm);
+	if (is_error(result) && planned == 1)	/* a range that was in part charged before stays charged */
+		drop_range(hook, start, end);
+	return result;
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The process's state, and the lock around it. Both survive what programs do: a fork while another thread holds
+ * the lock, signals in the midst, threads.
+ */
+#include "hook.h"
+
+#define LOCK_WAIT_NANOSECONDS 1000000000u
+#define AT_SECURE 23
+
+/* Weak and without a version: whichever C library the program has resolves it. */
+extern unsigned long getauxval(unsigned long type) __attribute__((weak));
+
+static struct hook *state;
+/* Stands in where there is no memory for a state, or no kernel support: nothing is granted. */
+static struct hook broken;
+
+/*
+ * Setuid, setgid and capability programs act for others than the one who started them: no business of a lease.
+ * The ids are compared as well, for the C library that cannot tell.
+ */
+static int is_secure(void)
+{
+	if (getauxval && getauxval(AT_SECURE))
+		return 1;
+	return syscall4(__NR_getuid, 0, 0, 0, 0) != syscall4(__NR_geteuid, 0, 0, 0, 0) ||
+	       syscall4(__NR_getgid, 0, 0, 0, 0) != syscall4(__NR_getegid, 0, 0, 0, 0);
+}
+
+/* The page that a fork child finds wiped; made by the first thread that needs it. */
+static struct hook *state_page(void)
+{
+	struct hook *have = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+	struct hook *mine;
+
+	if (have)
+		return have;
+	mine = map_memory(sizeof(*mine));
+	if (!mine)
+		return NULL;
+	if (is_error(sys_madvise(mine, sizeof(*mine), MADV_WIPEONFORK))) {	/* Linux before 4.14 */
+		unmap_memory(mine, sizeof(*mine));
+		return NULL;
+	}
+	if (__atomic_compare_exchange_n(&state, &have, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return mine;
+	unmap_memory(mine, sizeof(*mine));
+	return have;
+}
+
+static long futex(uint32_t *word, int operation, uint32_t value, int64_t nanoseconds)
+{
+	int64_t time[2] = { 0, nanoseconds };
+
+	return syscall4(__NR_futex, (long)word, operation | FUTEX_PRIVATE_FLAG, value,
+			operation == FUTEX_WAIT ? (long)time : 0);
+}
+
+/* Returns 0, or -ETIMEDOUT after a second: then something is badly wrong, and a refusal beats a hang. */
+static int lock(uint32_t *word)
+{
+	uint64_t deadline = 0;
+	uint32_t expected = 0;
+
+	if (__atomic_compare_exchange_n(word, &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		return 0;
+	while (__atomic_exchange_n(word, 2, __ATOMIC_ACQUIRE) != 0) {
+		if (!deadline)
+			deadline = now_nanoseconds() + LOCK_WAIT_NANOSECONDS;
+		else if (now_nanoseconds() > deadline)
+			return -ETIMEDOUT;
+		futex(word, FUTEX_WAIT, 2, LOCK_WAIT_NANOSECONDS / 10);
+	}
+	return 0;
+}
+
+static void unlock(uint32_t *word)
+{
+	if (__atomic_exchange_n(word, 0, __ATOMIC_RELEASE) == 2)
+		futex(word, FUTEX_WAKE, 1, 0);
+}
+
+static void block_signals(const uint64_t *set, uint64_t *old)
+{
+	syscall4(__NR_rt_sigprocmask, SIG_SETMASK, (long)set, (long)old, sizeof(*set));
+}
+
+/*
+ * Enter the process's own critical section. Signals stay out of it, so that neither a handler nor a thread's
+ * cancellation leaves it locked.
+ */
+int hook_enter(struct hook *hook, uint64_t *signals)
+{
+	const uint64_t all = ALL_SIGNALS;
+	int failed;
+
+	block_signals(&all, signals);
+	failed = lock(&hook->lock);
+	if (failed)
+		block_signals(signals, NULL);
+	return failed;
+}
+
+void hook_leave(struct hook *hook, uint64_t signals)
+{
+	unlock(&hook->lock);
+	block_signals(&signals, NULL);
+}
+
+static enum phase find_lease(struct hook *hook)
+{
+	uint64_t signals;
+	enum phase phase;
+
+	if (hook_enter(hook, &signals))
+		return PHASE_BROKEN;
+	if (!hook->phase) {
+		phase = lease_find(&hook->limits);
+		if (phase == PHASE_BROKEN)
+			hook_say(hook, "limits are not root's, or damaged", hook->limits.usage,
+				 "no VRAM is granted");
+		__atomic_store_n(&hook->phase, phase, __ATOMIC_RELEASE);
+	}
+	phase = hook->phase;
+	hook_leave(hook, signals);
+	return phase;
+}
+
+/* This process's state, its lease looked up the first time; NULL where the hook has nothing to do. */
+struct hook *hook_get(void)
+{
+	static int secure;		/* 0 unknown, 1 no, 2 yes; the same in fork children */
+	struct hook *hook;
+	enum phase phase;
+
+	if (!secure)
+		secure = is_secure() ? 2 : 1;
+	if (secure == 2)
+		return NULL;
+	hook = state_page();
+	if (!hook) {
+		broken.phase = PHASE_BROKEN;
+		return &broken;
+	}
+	phase = __atomic_load_n(&hook->phase, __ATOMIC_ACQUIRE);
+	if (phase == PHASE_UNKNOWN)
+		phase = find_lease(hook);
+	return phase == PHASE_NO_LEASE ? NULL : hook;
+}
+
+/* One line on stderr, once a process. */
+void hook_say(struct hook *hook, const char *what, const char *path, const char *then)
+{
+	char line[512], *at = line;
+	const char *end = line + sizeof(line);
+
+	if (__atomic_exchange_n(&hook->said, 1, __ATOMIC_RELAXED))
+		return;
+	at = text_append(at, end, "gpulease hook: ");
+	at = text_append(at, end, path);
+	at = text_append(at, end, ": ");
+	at = text_append(at, end, what);
+	at = text_append(at, end, "; ");
+	at = text_append(at, end, then);
+	at = text_append(at, end, "\n");
+	sys_write(2, line, (size_t)(at - line));
+}
