@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,10 @@ class HookFiles:
             if self._mount.is_mount() and not any(self._mount.iterdir()):
                 _umount(self._mount)
             self._mount.rmdir()
+            if not {entry.name for entry in self._root.iterdir()} - {"lib"}:  # no lease of any agent needs it
+                shutil.rmtree(self._root / "lib", ignore_errors=True)
+                self._root.rmdir()
+                self._root.parent.rmdir()
 
     def heal(self) -> tuple[Path, ...]:
         """Cut back usage files that their holders made grow, and say which."""
