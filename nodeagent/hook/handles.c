@@ -61,9 +61,9 @@ int handles_reserve(struct handle_table *table)
 
 void handles_put(struct handle_table *table, struct handle handle)
 {
-	if (table->filled + 1 < table->capacity)
+	if (!handles_reserve(table) || table->filled + 1 < table->capacity)
 		insert(table, handle);
-	/* else it stays charged until the process ends */
+	/* else there is no memory: it stays charged until the process ends */
 }
 
 static struct handle *find(const struct handle_table *table, uint32_t space, uint64_t id)

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * gpulease-supervisor launch FD	run what the request in FD says, supervise it to its end
+ * gpulease-supervisor probe		exit code 0 where this kernel can supervise; else say why not
+ */
+#include "supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void tell(int descriptor, const char *format, ...)
+{
+	char line[128];
+	va_list values;
+	int length;
+
+	va_start(values, format);
+	length = vsnprintf(line, sizeof(line), format, values);
+	va_end(values);
+	if (descriptor >= 0 && write(descriptor, line, (size_t)length) != length)
+		errno = 0;		/* nobody reads any more */
+}
+
+static bool identify(const char *path, struct file_identity *file)
+{
+	struct stat status;
+
+	if (stat(path, &status))
+		return false;
+	file->known = true;
+	file->device = S_ISCHR(status.st_mode);
+	file->number = file->device ? status.st_rdev : status.st_dev;
+	file->inode = status.st_ino;
+	return true;
+}
+
+/* Away from the agent: its unit's end, its terminal and its memory limits are not ours. */
+static void settle(int home)
+{
+	int file;
+
+	setsid();
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	file = home < 0 ? -1 : openat(home, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+	if (file >= 0) {
+		if (write(file, "0", 1) != 1)
+			fprintf(stderr, "gpulease-supervisor: stays in the agent's cgroup: %s\n", strerror(errno));
+		close(file);
+	}
+	file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	if (file >= 0) {
+		if (write(file, OOM_ADJUST, strlen(OOM_ADJUST)) < 0)
+			errno = 0;
+		close(file);
+	}
+}
+
+/*
+ * Answer until the command has ended and no descendant of it is left to notify. When the caller's end of the report
+ * goes away first, its wrapper was killed: the command is asked to end, as it would be under `gpulease run` otherwise.
+ */
+static void serve(struct supervised *lease, pid_t pid, int pidfd, int report)
+{
+	enum { LISTENER, COMMAND, REPORT };
+	struct pollfd wait[] = {
+		[LISTENER] = { lease->listener, POLLIN, 0 },
+		[COMMAND] = { pidfd, POLLIN, 0 },
+		[REPORT] = { report, 0, 0 },
+	};
+
+	while (wait[LISTENER].fd >= 0 || wait[COMMAND].fd >= 0) {
+		if (poll(wait, 3, -1) < 0)
+			continue;
+		if (wait[LISTENER].revents & POLLIN) {
+			if (!notify_answer(lease))
+				wait[LISTENER].fd = -1;
+		} else if (wait[LISTENER].revents) {
+			wait[LISTENER].fd = -1;		/* POLLHUP: the filter's last user is gone */
+		}
+		if (wait[COMMAND].revents) {
+			int status = 0;
+
+			waitpid(pid, &status, 0);
+			tell(report, "exited %d\n", status);
+			close(report);
+			wait[COMMAND].fd = wait[REPORT].fd = -1;
+		} else if (wait[REPORT].revents & (POLLERR | POLLHUP)) {
+			syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0);
+			wait[REPORT].fd = -1;
+		}
+	}
+}
+
+static int run(int descriptor)
+{
+	static struct request request;
+	static struct supervised lease;
+	const char *wrong = request_read(descriptor, &request), *step;
+	int pidfd;
+	pid_t pid;
+
+	if (!wrong)
+		wrong = limits_read(request.limits, request.lease, &lease.limits);
+	if (!wrong && !identify(request.kfd, &lease.kfd))
+		wrong = "there is no KFD node, so there is nothing to hold";
+	if (!wrong && !notify_sizes_fit())
+		wrong = "the kernel's notifications are larger than this supervisor knows";
+	if (wrong) {
+		fprintf(stderr, "gpulease-supervisor: %s\n", wrong);
+		tell(request.answer, "failed request %d\n", EINVAL);
+		return 1;
+	}
+	lease.kfd_processes = request.kfd_processes;
+	settle(request.home);
+	pid = launch(&request, &lease.listener, &pidfd, &step);
+	if (pid < 0) {
+		tell(request.answer, "failed %s %d\n", step, -pid);
+		return 1;
+	}
+	tell(request.answer, "started %d\n", pid);
+	/* The caller's files must see their end when the command's do. */
+	close(request.answer);
+	close(request.in);
+	close(request.out);
+	close(request.err);
+	close(request.cwd);
+	close(request.cgroup);
+	serve(&lease, pid, pidfd, request.report);
+	return 0;
+}
+
+/* A filter in a child of ours, and nothing else. */
+static int probe(void)
+{
+	int status;
+	const pid_t pid = fork();
+
+	if (!pid) {
+		const int listener = filter_install();
+
+		_exit(listener < 0 ? -listener : 0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) {
+		puts("cannot start a process to try a filter in");
+		return 1;
+	}
+	if (WEXITSTATUS(status)) {
+		printf("seccomp user notification: %s (needs Linux 5.19 and root)\n", strerror(WEXITSTATUS(status)));
+		return 1;
+	}
+	if (!notify_sizes_fit()) {
+		puts("the kernel's notifications are larger than this supervisor knows");
+		return 1;
+	}
+	return 0;
+}
+
+int main(int count, char **words)
+{
+	if (count == 2 && !strcmp(words[1], "probe"))
+		return probe();
+	if (count == 3 && !strcmp(words[1], "launch"))
+		return run(atoi(words[2]));
+	fputs("usage: gpulease-supervisor launch FD | probe\n", stderr);
+	return 2;
+}

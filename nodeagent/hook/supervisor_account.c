@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The lease's VRAM: the kernel's counters of every process that was ever notified, and beside them what those
+ * do not show: sizes let through whose ioctl may not have returned, GEM buffers (nobody counts them: their sum until
+ * the process ends), and ranges of shared virtual memory that were sent to the device (until they are unmapped).
+ * Whatever is doubtful counts; what is over is looked at again before it is refused. A full table refuses.
+ */
+#include "supervisor.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_PROCESSES 1024
+#define MAX_PENDING 4096
+#define MAX_RANGES 4096
+
+static struct process {
+	pid_t pid;
+	uint64_t start_time;
+	uint64_t uncounted[MAX_DEVICES];
+} processes[MAX_PROCESSES];
+static size_t process_count;
+
+static struct pending {
+	pid_t thread;
+	uint32_t device;
+	uint64_t size;
+} pending[MAX_PENDING];
+static size_t pending_count;
+
+static struct range {
+	pid_t process;
+	uint32_t device;
+	uint64_t start, end;
+} ranges[MAX_RANGES];
+static size_t range_count;
+
+/* One level below a process's directory there may be further contexts of it. */
+static uint64_t counted_in(const char *directory, uint32_t gpu_id)
+{
+	char path[512];
+	uint64_t total;
+	DIR *open;
+
+	snprintf(path, sizeof(path), "%s/vram_%u", directory, gpu_id);
+	total = proc_number(path);
+	open = opendir(directory);
+	for (const struct dirent *entry; open && (entry = readdir(open));) {
+		if (strncmp(entry->d_name, "context_", 8) || strlen(entry->d_name) > 64)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s/vram_%u", directory, entry->d_name, gpu_id);
+		total += proc_number(path);
+	}
+	if (open)
+		closedir(open);
+	return total;
+}
+
+static uint64_t used(const struct supervised *lease, uint32_t device)
+{
+	uint64_t total = 0;
+	char directory[256];
+
+	for (size_t i = 0; i < pending_count; i++)
+		total += pending[i].device == device ? pending[i].size : 0;
+	for (size_t i = 0; i < range_count; i++)
+		total += ranges[i].device == device ? ranges[i].end - ranges[i].start : 0;
+	for (size_t i = 0; i < process_count; i++) {
+		snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, processes[i].pid);
+		total += counted_in(directory, lease->limits.device[device].gpu_id) + processes[i].uncounted[device];
+	}
+	return total;
+}
+
+static bool lives(pid_t pid)
+{
+	for (size_t i = 0; i < process_count; i++)
+		if (processes[i].pid == pid)
+			return true;
+	return false;
+}
+
+/*
+ * Forget what has ended, and ioctls that have returned. KFD's counters of a process stay for a moment after its end,
+ * and so does its entry: until both are gone. Counters are read after this, so what is forgotten is in them.
+ */
+static void sweep(const struct supervised *lease)
+{
+	size_t kept = 0;
+	char directory[256];
+
+	for (size_t i = 0; i < process_count; i++) {
+		DIR *counters;
+
+		snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, processes[i].pid);
+		counters = opendir(directory);
+		if (counters)
+			closedir(counters);
+		const uint64_t now = proc_start_time(processes[i].pid);
+
+		if (now == processes[i].start_time || (!now && counters))
+			processes[kept++] = processes[i];
+	}
+	process_count = kept;
+	kept = 0;
+	for (size_t i = 0; i < pending_count; i++)
+		if (proc_in_ioctl(pending[i].thread))
+			pending[kept++] = pending[i];
+	pending_count = kept;
+	kept = 0;
+	for (size_t i = 0; i < range_count; i++)
+		if (lives(ranges[i].process) && proc_mapped(ranges[i].process, ranges[i].start, ranges[i].end))
+			ranges[kept++] = ranges[i];
+	range_count = kept;
+}
+
+static struct process *find(pid_t pid)
+{
+	for (size_t i = 0; i < process_count; i++)
+		if (processes[i].pid == pid)
+			return &processes[i];
+	return NULL;
+}
+
+static struct process *known(const struct supervised *lease, pid_t pid)
+{
+	struct process *process = find(pid);
+
+	if (process)
+		return process;
+	if (process_count == MAX_PROCESSES)
+		sweep(lease);
+	if (process_count == MAX_PROCESSES)
+		return NULL;
+	process = &processes[process_count++];
+	memset(process, 0, sizeof(*process));
+	process->pid = pid;
+	process->start_time = proc_start_time(pid);
+	return process;
+}
+
+static bool over(const struct supervised *lease, uint32_t device, uint64_t size)
+{
+	const uint64_t limit = lease->limits.device[device].limit_bytes;
+	uint64_t now;
+
+	if (size > limit)
+		return true;
+	now = used(lease, device);
+	return now > limit || size > limit - now;
+}
+
+static bool fits(const struct supervised *lease, uint32_t device, uint64_t size)
+{
+	if (!over(lease, device, size))
+		return true;
+	sweep(lease);
+	return !over(lease, device, size);
+}
+
+void account_returned(pid_t thread)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < pending_count; i++)
+		if (pending[i].thread != thread)
+			pending[kept++] = pending[i];
+	pending_count = kept;
+}
+
+bool account_take(struct supervised *lease, uint32_t index, pid_t pid, pid_t thread, uint64_t size,
+		  enum charge charge)
+{
+	if (!known(lease, pid) || !fits(lease, index, size))
+		return false;
+	if (charge == CHARGE_UNCOUNTED) {
+		struct process *process = find(pid);	/* the sweep may have moved it, or found it dead */
+
+		if (process)
+			process->uncounted[index] += size;
+		return process != NULL;
+	}
+	if (pending_count == MAX_PENDING)
+		sweep(lease);
+	if (pending_count == MAX_PENDING)
+		return false;
+	pending[pending_count++] = (struct pending){ thread, index, size };
+	return true;
+}
+
+/* Bytes of [start, end) that are charged to the device already. Ranges of one device and process are disjoint. */
+static uint64_t charged(uint32_t device, pid_t process, uint64_t start, uint64_t end)
+{
+	uint64_t total = 0;
+
+	for (size_t i = 0; i < range_count; i++) {
+		const struct range *range = &ranges[i];
+		const uint64_t from = range->start > start ? range->start : start;
+		const uint64_t to = range->end < end ? range->end : end;
+
+		if (range->device == device && range->process == process && from < to)
+			total += to - from;
+	}
+	return total;
+}
+
+/* Join [start, end) with all ranges of the same device and process that it touches. */
+static bool join(uint32_t device, pid_t process, uint64_t start, uint64_t end)
+{
+	struct range joined = { process, device, start, end };
+	size_t kept = 0;
+
+	for (size_t i = 0; i < range_count; i++) {
+		const struct range *range = &ranges[i];
+
+		if (range->device == device && range->process == process && range->start < end && start < range->end) {
+			joined.start = range->start < joined.start ? range->start : joined.start;
+			joined.end = range->end > joined.end ? range->end : joined.end;
+		} else {
+			ranges[kept++] = *range;
+		}
+	}
+	range_count = kept;
+	if (range_count == MAX_RANGES)
+		return false;
+	ranges[range_count++] = joined;
+	return true;
+}
+
+bool account_range(struct supervised *lease, uint32_t index, pid_t pid, uint64_t start, uint64_t size)
+{
+	const uint64_t end = start + size;
+
+	if (end < start || !known(lease, pid))
+		return false;
+	if (!fits(lease, index, size - charged(index, pid, start, end)))
+		return false;
+	if (range_count == MAX_RANGES)
+		sweep(lease);
+	return join(index, pid, start, end);
+}

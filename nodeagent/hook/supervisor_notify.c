@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * One notification: whom and what it is about, then "go on" or an errno. A program's memory is read and written
+ * only while its notification is known to be alive before and after, so that a recycled number is nobody's. What it
+ * cannot find out, it refuses.
+ */
+#include "supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "kfd.h"
+#include "supervisor_ioctls.h"
+
+#define DRM_MAJOR 226
+#define FIRST_RENDER_MINOR 128
+#define MOST_BYTES 128			/* read at a time of another's memory */
+#define MOST_ATTRIBUTES 256
+
+static bool alive(const struct supervised *lease, const struct seccomp_notif *call)
+{
+	return !ioctl(lease->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id);
+}
+
+/* 0, or the errno that the caller gets: as from the kernel where the address is wrong. */
+static int read_caller(const struct supervised *lease, const struct seccomp_notif *call, uint64_t address,
+		       void *to, size_t size)
+{
+	for (size_t done = 0; done < size;) {
+		const size_t part = size - done < MOST_BYTES ? size - done : MOST_BYTES;
+		const struct iovec local = { (char *)to + done, part };
+		const struct iovec remote = { (void *)(uintptr_t)(address + done), part };
+
+		if (!alive(lease, call))
+			return ESRCH;
+		if (process_vm_readv((pid_t)call->pid, &local, 1, &remote, 1, 0) != (ssize_t)part)
+			return EFAULT;
+		done += part;
+	}
+	return alive(lease, call) ? 0 : ESRCH;
+}
+
+/* By /proc/<thread>/mem: that descriptor stays with the memory it was opened for, and a mask may be constant. */
+static int write_caller(const struct supervised *lease, const struct seccomp_notif *call, uint64_t address,
+			const void *from, size_t size)
+{
+	char path[64];
+	int memory, fault = 0;
+
+	snprintf(path, sizeof(path), "/proc/%u/mem", call->pid);
+	memory = open(path, O_WRONLY | O_CLOEXEC);
+	if (memory < 0)
+		return EFAULT;
+	if (!alive(lease, call))
+		fault = ESRCH;
+	else if (pwrite(memory, from, size, (off_t)address) != (ssize_t)size)
+		fault = EFAULT;
+	close(memory);
+	return fault;
+}
+
+/* Whole, whatever size the request claims: what the kernel would not copy it takes as 0, so this errs upwards. */
+static int read_arguments(const struct supervised *lease, const struct seccomp_notif *call, void *to, size_t size)
+{
+	return read_caller(lease, call, call->data.args[2], to, size);
+}
+
+static int by_gpu(const struct supervised *lease, uint32_t gpu_id)
+{
+	for (uint32_t i = 0; i < lease->limits.devices; i++)
+		if (lease->limits.device[i].gpu_id == gpu_id)
+			return (int)i;
+	return -1;
+}
+
+static int by_minor(const struct supervised *lease, uint32_t render_minor)
+{
+	for (uint32_t i = 0; i < lease->limits.devices; i++)
+		if (lease->limits.device[i].render_minor == render_minor)
+			return (int)i;
+	return -1;
+}
+
+static int allocate(struct supervised *lease, const struct seccomp_notif *call, pid_t process)
+{
+	struct kfd_alloc_memory asked;
+	int device, fault = read_arguments(lease, call, &asked, sizeof(asked));
+
+	if (fault || !(asked.flags & ALLOC_VRAM))
+		return fault;
+	device = by_gpu(lease, asked.gpu_id);
+	if (asked.flags & ALLOC_AQL_QUEUE)
+		asked.size = asked.size / 2 + asked.size % 2;
+	if (device < 0 || !account_take(lease, (uint32_t)device, process, (pid_t)call->pid, asked.size,
+					CHARGE_COUNTED))
+		return ENOMEM;
+	return 0;
+}
+
+static bool names_place(uint32_t type)
+{
+	return type == SVM_PREFERRED_LOCATION || type == SVM_PREFETCH_LOCATION || type == SVM_ACCESS ||
+	       type == SVM_ACCESS_IN_PLACE;
+}
+
+/* A range that is given a GPU as its place, or that a GPU may reach, may move there as a whole. */
+static int share(struct supervised *lease, const struct seccomp_notif *call, pid_t process)
+{
+	struct kfd_svm asked;
+	struct kfd_svm_attribute attributes[MOST_ATTRIBUTES];
+	int fault = read_arguments(lease, call, &asked, sizeof(asked));
+
+	if (fault || asked.operation != SVM_SET_ATTRIBUTES)
+		return fault;
+	if (asked.attributes > MOST_ATTRIBUTES)
+		return E2BIG;
+	fault = read_caller(lease, call, call->data.args[2] + sizeof(asked), attributes,
+			    asked.attributes * sizeof(*attributes));
+	for (uint32_t i = 0; !fault && i < asked.attributes; i++) {
+		const int device = by_gpu(lease, attributes[i].value);
+
+		if (names_place(attributes[i].type) && device >= 0 &&
+		    !account_range(lease, (uint32_t)device, process, asked.start, asked.size))
+			fault = ENOMEM;
+	}
+	return fault;
+}
+
+static int create_buffer(struct supervised *lease, const struct seccomp_notif *call, pid_t process, dev_t node)
+{
+	union drm_gem_create asked;
+	int device, fault = read_arguments(lease, call, &asked, sizeof(asked.in));
+
+	if (fault || !(asked.in.domains & GEM_DOMAIN_VRAM))
+		return fault;
+	device = minor(node) < FIRST_RENDER_MINOR ? -1 : by_minor(lease, minor(node));
+	if (device < 0 || !account_take(lease, (uint32_t)device, process, (pid_t)call->pid, asked.in.size,
+					CHARGE_UNCOUNTED))
+		return ENOMEM;
+	return 0;
+}
+
+/* KFD tells a queue's GPU in kfd/proc/<pid>/queues/<id>/gpuid; with one device in the lease there is no question. */
+static int device_of_queue(const struct supervised *lease, pid_t process, uint32_t queue)
+{
+	char path[512];
+	uint64_t gpu_id;
+
+	snprintf(path, sizeof(path), "%s/%d/queues/%u/gpuid", lease->kfd_processes, process, queue);
+	gpu_id = proc_number(path);
+	if (gpu_id)
+		return by_gpu(lease, (uint32_t)gpu_id);
+	return lease->limits.devices == 1 ? 0 : -1;
+}
+
+static bool any_bit(const uint32_t *words, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (words[i])
+			return true;
+	return false;
+}
+
+/* Rewrite the mask in the caller's memory. One that is too short to name a leased CU would be empty: refused. */
+static int set_mask(struct supervised *lease, const struct seccomp_notif *call, pid_t process)
+{
+	struct kfd_set_cu_mask asked;
+	uint32_t wanted[MASK_WORDS] = { 0 }, granted[MASK_WORDS], bytes;
+	int device, fault = read_arguments(lease, call, &asked, sizeof(asked));
+
+	if (fault)
+		return fault;
+	device = device_of_queue(lease, process, asked.queue_id);
+	if (device < 0)
+		return EINVAL;
+	if (!lease->limits.device[device].mask_bits)
+		return 0;
+	if (!asked.bits || asked.bits % 32)
+		return EINVAL;
+	if (asked.bits > MASK_WORDS * 32)
+		asked.bits = MASK_WORDS * 32;	/* as KFD does */
+	bytes = asked.bits / 8;
+	fault = read_caller(lease, call, asked.mask, wanted, bytes);
+	if (fault)
+		return fault;
+	cumask_map(&lease->limits.device[device], wanted, asked.bits, granted);
+	if (!any_bit(granted, asked.bits / 32))
+		return EINVAL;
+	return memcmp(wanted, granted, bytes) ? write_caller(lease, call, asked.mask, granted, bytes) : 0;
+}
+
+static bool same_file(const struct file_identity *file, const struct stat *status)
+{
+	if (!file->known)
+		return false;
+	if (file->device)
+		return S_ISCHR(status->st_mode) && status->st_rdev == file->number;
+	return status->st_dev == file->number && status->st_ino == file->inode;
+}
+
+static int decide(struct supervised *lease, const struct seccomp_notif *call)
+{
+	const uint32_t number = IOCTL_NUMBER(call->data.args[1]);
+	const pid_t process = proc_process_of((pid_t)call->pid);
+	struct stat status;
+	char path[64];
+
+	account_returned((pid_t)call->pid);
+	snprintf(path, sizeof(path), "/proc/%u/fd/%d", call->pid, (int)call->data.args[0]);
+	if (!process)
+		return ESRCH;
+	if (stat(path, &status))
+		return errno == ENOENT ? EBADF : errno;
+	if (same_file(&lease->kfd, &status)) {
+		switch (number) {
+		case KFD_ALLOC_MEMORY: return allocate(lease, call, process);
+		case KFD_SVM: return share(lease, call, process);
+		case KFD_SET_CU_MASK: return set_mask(lease, call, process);
+		case KFD_CRIU: return EPERM;
+		}
+	} else if (S_ISCHR(status.st_mode) && major(status.st_rdev) == DRM_MAJOR) {
+		switch (number) {
+		case DRM_AMDGPU_GEM_CREATE: return create_buffer(lease, call, process, status.st_rdev);
+		case DRM_CREATE_DUMB: return EPERM;
+		}
+	}
+	return 0;
+}
+
+/* The kernel may have grown its structures: then this program is too old to answer. */
+bool notify_sizes_fit(void)
+{
+	struct seccomp_notif_sizes sizes;
+
+	return !syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, &sizes) &&
+	       sizes.seccomp_notif == sizeof(struct seccomp_notif) &&
+	       sizes.seccomp_notif_resp == sizeof(struct seccomp_notif_resp);
+}
+
+bool notify_answer(struct supervised *lease)
+{
+	struct seccomp_notif call = { 0 };
+	struct seccomp_notif_resp answer = { 0 };
+
+	if (ioctl(lease->listener, SECCOMP_IOCTL_NOTIF_RECV, &call))
+		return errno == EINTR || errno == ENOENT;	/* ENOENT: the caller was killed meanwhile */
+	answer.id = call.id;
+	answer.error = -decide(lease, &call);
+	if (!answer.error)
+		answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+	ioctl(lease->listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);	/* gone meanwhile: nobody to tell */
+	return true;
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What /proc says of the programs that are supervised. 0 or false where they are gone. */
+#include "supervisor.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The start of a file as text; false where it cannot be read. */
+static bool read_text(const char *path, char *text, size_t size)
+{
+	const int file = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t got;
+
+	if (file < 0)
+		return false;
+	got = read(file, text, size - 1);
+	close(file);
+	if (got < 0)
+		return false;
+	text[got] = '\0';
+	return true;
+}
+
+static bool read_process(pid_t process, const char *name, char *text, size_t size)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", process, name);
+	return read_text(path, text, size);
+}
+
+/* A program may name itself "x\nTgid:\t1": the kernel escapes the newline in that line, so the search is safe. */
+pid_t proc_process_of(pid_t thread)
+{
+	char text[1024];
+	const char *line;
+
+	if (!read_process(thread, "status", text, sizeof(text)))
+		return 0;
+	line = strstr(text, "\nTgid:");
+	return line ? (pid_t)strtol(line + 6, NULL, 10) : 0;
+}
+
+/* Field 22 of proc_pid_stat(5); the command's name may hold blanks and parentheses. */
+uint64_t proc_start_time(pid_t process)
+{
+	char text[1024];
+	const char *at;
+
+	if (!read_process(process, "stat", text, sizeof(text)))
+		return 0;
+	at = strrchr(text, ')');
+	for (int field = 2; at && field < 22; field++)
+		at = strchr(at + 1, ' ');
+	return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* Whether the thread may be inside an ioctl still: 16, or 54 by int 0x80; "running" tells nothing. */
+bool proc_in_ioctl(pid_t thread)
+{
+	char text[256];
+
+	if (!read_process(thread, "syscall", text, sizeof(text)))
+		return false;
+	return !strncmp(text, "16 ", 3) || !strncmp(text, "54 ", 3) || !strncmp(text, "running", 7);
+}
+
+/* Whether anything is mapped in the range. */
+bool proc_mapped(pid_t process, uint64_t start, uint64_t end)
+{
+	char path[64], line[512];
+	bool found = false;
+	FILE *maps;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", process);
+	maps = fopen(path, "re");
+	if (!maps)
+		return false;
+	while (!found && fgets(line, sizeof(line), maps)) {
+		unsigned long from, to;
+
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			found = from < end && start < to;
+	}
+	fclose(maps);
+	return found;
+}
+
+/* The number that a file begins with. */
+uint64_t proc_number(const char *path)
+{
+	char text[32];
+
+	return read_text(path, text, sizeof(text)) ? strtoull(text, NULL, 10) : 0;
+}
