@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long mutants enforcement lint format docs bench build clean
+.PHONY: help setup demo run test test-long rig test-rig mutants enforcement lint format docs bench build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -23,6 +23,13 @@ test: setup ## every test that this machine can run, then what was left out and 
 
 test-long: setup ## the slow tests too, and long property runs
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
+
+rig: ## a virtual machine whose kernel has dmem, in ~/.cache (minutes, once; docs/rig.md)
+	@.ci/setup run
+	@tests/rig/build
+
+test-rig: rig ## the tests that need that kernel, and tests/node on an agent inside
+	@tests/rig/run -t 3600 --suite
 
 mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
 	$(BIN)/python tests/mutants/run.py --write

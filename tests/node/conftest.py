@@ -26,8 +26,10 @@ import gpulease
 from gpulease.transport import Transport
 
 MACHINE = os.environ.get("NODEAGENT_MACHINE", "mi300x-spx")
-READY_SECONDS = 30
-COMMAND_SECONDS = 60
+# How many times slower than a computer of today everything is: 6 where the processor is emulated.
+PATIENCE = float(os.environ.get("NODEAGENT_PATIENCE", "1"))
+READY_SECONDS = 30 * PATIENCE
+COMMAND_SECONDS = 60 * PATIENCE
 
 
 @dataclass
@@ -94,7 +96,7 @@ class RunningNode:
     def http(self, method: str, target: str, body: Any = None) -> Answer:
         """One call as this process."""
         data = None if body is None else json.dumps(body).encode()
-        answer = Transport(str(self.socket), timeout=10).call(method, target, data)
+        answer = Transport(str(self.socket), timeout=10 * PATIENCE).call(method, target, data)
         return Answer(answer.status, json.loads(answer.body) if answer.body[:1] in (b"{", b"[") else None)
 
     def gpulease(
@@ -157,7 +159,7 @@ class RunningNode:
 
     def until(self, what: Any, seconds: float = 20) -> Any:
         """Look until *what* gives something true; how long it takes is not asserted beyond the wait."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while not (found := what()):
             assert time.monotonic() < deadline, "it never came true"
             time.sleep(0.05)

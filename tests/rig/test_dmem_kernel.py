@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from nodeagent.adapters import machine
 from nodeagent.domain.errors import OutsideFault
 
 pytestmark = pytest.mark.rig
@@ -20,7 +19,7 @@ SILENT = (7, 2)  # up to here a limit below the usage is dropped without an erro
 
 def test_the_regions_are_those_of_the_simulated_machine(rig):
     """fakegpu has the cards of the machine file that the agent simulates here."""
-    files = json.loads(Path("tests/machines/mi300x-spx.json").read_text())["files"]
+    files = machine.find("mi300x-spx").content().files
     totals = {path.split("/")[4]: int(text) for path, text in files.items() if path.endswith("vram_total")}
     assert rig.dmem.unavailable() is None
     assert rig.dmem.capacity() == {f"drm/{pci}/vram": size for pci, size in totals.items()}
