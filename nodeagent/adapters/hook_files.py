@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import stat
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.adapters.hook_format import (
+    USAGE_ROWS,
     HookDevice,
     denied_count,
+    limited_devices,
     limits_bytes,
+    slot_lock,
     usage_bytes,
     usage_size,
     used_bytes,
+    used_slots,
 )
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
@@ -36,6 +42,7 @@ LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 _USAGE_MIB = 128  # 4 KiB and 4 KiB a device for each lease: hundreds of leases of whole nodes
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -63,7 +70,7 @@ class HookFiles:
         if platform.machine() != "x86_64":
             return f"the hook is built for x86_64 only, and this is {platform.machine()}"
         if not self._library.is_file():
-            return f"{self._library} was not built: install a C compiler, then nodeagent again"
+            return f"{self._library}: {self._why_not_built()}"
         if os.geteuid() != 0:
             return "needs root: the hook believes only files that root owns"
         try:
@@ -117,7 +124,7 @@ class HookFiles:
             pass
 
     def usage(self, lease_id: int, devices: int) -> Usage:
-        """What the lease's processes say they use.
+        """What the lease's living processes say they use; what dead ones left is not counted.
 
         A holder may write anything there: it is for people to look at, and decides nothing.
         Raises OutsideFault where the file was tampered with so that it cannot be read.
@@ -125,7 +132,9 @@ class HookFiles:
         path = self._usage / f"{lease_id:d}"
         with _named(path), _opened(path, devices) as descriptor:
             content = os.pread(descriptor, usage_size(devices), 0)
-        return Usage(tuple(used_bytes(content, index) for index in range(devices)), denied_count(content))
+            living = [slot for slot in used_slots(content, devices) if _is_locked(descriptor, slot)]
+        used = tuple(used_bytes(content, index, living) for index in range(devices))
+        return Usage(used, denied_count(content))
 
     def remove(self, lease_id: int) -> None:
         """Take both files away; gone already is success."""
@@ -152,15 +161,34 @@ class HookFiles:
                 self._root.parent.rmdir()
 
     def heal(self) -> tuple[Path, ...]:
-        """Cut back usage files that their holders made grow, and say which."""
-        grown = []
-        with _named(self._usage):
-            for entry in os.scandir(self._usage):
+        """Bring usage files that their holders made grow, or cut, back to their size, and say which.
+
+        Until then the hook grants the lease nothing. What is missing counts as 0 until the processes
+        concerned allocate again; a holder could have written that as well.
+        """
+        changed = []
+        with _named(self._usage), os.scandir(self._usage) as entries:
+            for entry in entries:
+                devices = self._devices(entry.name)
                 status = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode) and status.st_size > usage_size(64):
-                    os.truncate(entry.path, usage_size(64))
-                    grown.append(Path(entry.path))
-        return tuple(grown)
+                if not devices or not stat.S_ISREG(status.st_mode) or status.st_size == usage_size(devices):
+                    continue
+                _resize(Path(entry.path), usage_bytes(int(entry.name), devices))
+                changed.append(Path(entry.path))
+        return tuple(changed)
+
+    def _devices(self, lease: str) -> int:
+        """How many devices the limits of *lease* list; 0: there is no such lease."""
+        try:
+            return limited_devices(self.limits_path(int(lease)).read_bytes())
+        except (ValueError, FileNotFoundError):
+            return 0
+
+    def _why_not_built(self) -> str:
+        """As the build left it beside the library that is missing."""
+        with contextlib.suppress(OSError):
+            return self._library.with_name("missing.txt").read_text(encoding="utf-8").strip()
+        return "was not built: install a C compiler, then nodeagent again"
 
     def _copied(self) -> Path:
         content = self._library.read_bytes()
@@ -223,6 +251,26 @@ def _opened(path: Path, devices: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _resize(path: Path, empty: bytes) -> None:
+    """Give *path* the size of *empty*, all of it set aside; the header anew if it had been cut."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        cut = os.fstat(descriptor).st_size < len(empty)
+        os.ftruncate(descriptor, len(empty))
+        os.posix_fallocate(descriptor, 0, len(empty))
+        if cut:
+            os.pwrite(descriptor, empty[:USAGE_ROWS], 0)
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int, slot: int) -> bool:
+    """Whether the process of *slot* lives: it holds the slot's byte as long as it has its memory."""
+    lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, slot_lock(slot), 1, 0)
+    kind: int = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, lock))[0]
+    return kind != int(fcntl.F_UNLCK)
 
 
 def _check_own(directory: Path) -> None:

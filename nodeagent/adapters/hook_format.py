@@ -7,7 +7,7 @@ it says is shown, never acted upon.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nodeagent.domain.cuset import CuSet
@@ -80,15 +80,37 @@ def usage_size(devices: int) -> int:
     return USAGE_ROWS + devices * ROW_BYTES
 
 
-def used_bytes(usage: bytes, device: int) -> int:
-    """What the processes of the lease say they use of its *device*-th device."""
-    row = usage[USAGE_ROWS + device * ROW_BYTES :][:ROW_BYTES]
-    return sum(struct.unpack(f"<{len(row) // 8}Q", row[: len(row) // 8 * 8]))
+def used_slots(usage: bytes, devices: int) -> list[int]:
+    """The slots that have bytes of any of *devices*."""
+    rows = [_row(usage, device) for device in range(devices)]
+    return [slot for slot, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+
+
+def used_bytes(usage: bytes, device: int, slots: Iterable[int] = range(SLOTS)) -> int:
+    """What the processes in *slots* say they use of the lease's *device*-th device."""
+    row = _row(usage, device)
+    return sum(row[slot] for slot in slots)
+
+
+def slot_lock(slot: int) -> int:
+    """Offset of the byte that the process in *slot* keeps locked while it lives."""
+    return (1 << 40) + 1 + slot
+
+
+def limited_devices(limits: bytes) -> int:
+    """How many devices a ``limits`` file lists."""
+    count: int = _LIMITS.unpack_from(limits)[5]
+    return count
 
 
 def denied_count(usage: bytes) -> int:
     """How many requests the hook refused."""
     return int.from_bytes(usage[DENIED_AT : DENIED_AT + 8], "little")
+
+
+def _row(usage: bytes, device: int) -> tuple[int, ...]:
+    row = usage[USAGE_ROWS + device * ROW_BYTES :][:ROW_BYTES].ljust(ROW_BYTES, b"\0")
+    return struct.unpack(f"<{SLOTS}Q", row)
 
 
 def _device(device: HookDevice) -> bytes:

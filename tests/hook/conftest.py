@@ -209,15 +209,15 @@ def running() -> Iterator[Node]:
         assert init.stdout.readline() == "ready\n"
         yield node
     finally:
-        for program in node.started:
-            program.close()
-        init.kill()
-        init.wait()
-        init.stdout.close()
-        kernel.close()
-        files.remove(LEASE)
-        files.leave()
-        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.ExitStack() as last:  # each of these, whatever a failed test left
+            last.callback(shutil.rmtree, directory, ignore_errors=True)
+            last.callback(subprocess.run, ["umount", "-l", str(directory / "hook/usage")], check=False)
+            last.callback(kernel.close)
+            last.callback(init.stdout.close)
+            last.callback(init.wait)
+            last.callback(init.kill)
+            for program in node.started:
+                last.callback(program.close)
 
 
 def usage_cell(path: Path, slot: int, device: int = 0) -> int:

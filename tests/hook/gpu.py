@@ -95,11 +95,11 @@ def close_files():
 
 
 def linger():
-    """Fork a child that outlives us until its stdin ends; its pid."""
+    """Fork a child that may outlive us, for a minute at most; its pid."""
     child = os.fork()
     if child == 0:
-        os.read(0, 1)
-        os._exit(0)
+        signal.alarm(60)
+        signal.pause()
     return child
 
 

@@ -221,7 +221,7 @@ def test_threads_lose_no_count(node: Node) -> None:
     ],
 )
 def test_a_storm_with_kills_stays_within_the_limit(node: Node, rounds: int) -> None:
-    """By the kernel's count, while processes are killed at random, the lease gets to its limit and not over."""
+    """By the kernel's count, while processes are killed, the lease comes to its limit and not over it."""
     limit = 40 * MIB
     node.lease(limit)
     chance = random.Random(7)

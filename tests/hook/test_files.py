@@ -1,0 +1,160 @@
+"""The agent's side of the two files: what it prepares, reads and mends; what it does without a library."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+
+from nodeagent.adapters.hook_files import LIBRARY, HookFiles
+from nodeagent.adapters.hook_format import (
+    MAX_DEVICES,
+    SLOTS,
+    HookDevice,
+    limits_bytes,
+    slot_lock,
+    usage_bytes,
+    usage_size,
+)
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.errors import OutsideFault
+from nodeagent.hook import build
+
+from .conftest import LEASE, MIB, Node
+
+USER = 4321
+ONE = HookDevice(0x1000, 128, MIB, 104, 1, CuSet.of(range(16)))
+SOURCES = LIBRARY.parent
+
+
+def test_both_sides_have_the_same_layout() -> None:
+    """Sizes and numbers of format.h are those that the agent writes."""
+    text = (SOURCES / "format.h").read_text(encoding="utf-8")
+    defined = dict(re.findall(r"#define (\w+) (\d+|\"\w+\")", text))
+    assert (int(defined["SLOTS"]), int(defined["MAX_DEVICES"])) == (SLOTS, MAX_DEVICES)
+    raw = limits_bytes(LEASE, [ONE, ONE], "/u", strict=True)
+    assert (raw[:8].decode(), len(raw)) == (defined["LIMITS_MAGIC"].strip('"'), 168 + 2 * 160)
+    assert struct.unpack_from("<IIQIIII", raw, 8) == (1, len(raw), LEASE, 1, 2, SLOTS, 0)
+    assert struct.unpack_from("<IIQIIII", raw, 168) == (0x1000, 128, MIB, 104, 1, 128, 0)
+    assert usage_bytes(LEASE, 2)[:8].decode() == defined["USAGE_MAGIC"].strip('"')
+    assert len(usage_bytes(LEASE, 2)) == usage_size(2) == 4096 + 2 * SLOTS * 8
+    assert slot_lock(3) == (1 << 40) + 4
+
+
+def test_the_files_are_roots_and_the_holders(node: Node) -> None:
+    """Limits are root's and closed to writing; usage is the holder's alone; directories are root's."""
+    node.lease(MIB, uid=USER)
+    limits, usage = node.files.limits_path(LEASE).stat(), node.usage.stat()
+    assert (limits.st_uid, stat.S_IMODE(limits.st_mode)) == (0, 0o444)
+    assert (usage.st_uid, stat.S_IMODE(usage.st_mode)) == (USER, 0o600)
+    for directory in (node.usage.parent, node.files.limits_path(LEASE).parent):
+        assert (directory.stat().st_uid, stat.S_IMODE(directory.stat().st_mode)) == (0, 0o711)
+
+
+def test_usage_files_lie_on_a_small_file_system_of_their_own(node: Node) -> None:
+    """It is bounded, nosuid, nodev and noexec; another agent object finds it again (threat 13)."""
+    HookFiles("gpulease", root=node.directory / "hook", library=node.library).prepare(
+        9, 0, [ONE], strict=True
+    )
+    mount = node.directory / "hook/usage"
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    mine = [line for line in lines if line.split()[4] == str(mount)]
+    assert len(mine) == 1
+    assert {"nosuid", "nodev", "noexec"} <= set(mine[0].split()[5].split(","))
+    assert os.statvfs(mount).f_blocks * os.statvfs(mount).f_frsize <= 256 * MIB
+    node.files.remove(9)
+
+
+def test_a_grown_file_is_cut_back_and_told(node: Node) -> None:
+    """What a holder made grow, or cut, is brought back to its size; the lease is then served again."""
+    node.lease(10 * MIB, uid=USER)
+    program = node.start(user=USER)
+    program("alloc(4 << 20)")
+    for size in (1 << 20, 8192 + 8, 4096, 0):
+        assert program(f"os.truncate({str(node.usage)!r}, {size})") is None
+        assert program("alloc(4096)") == "ENOMEM"
+        assert node.files.heal() == (node.usage,)
+        handle = program("alloc(4096)")
+        assert program("alloc(8 << 20)") == "ENOMEM"
+        program(f"free({handle})")
+    assert node.files.heal() == ()
+    assert node.start(user=USER)("alloc(7 << 20)") == "ENOMEM"
+
+
+def test_a_full_file_system_stops_nobody_who_is_in(node: Node) -> None:
+    """Space for a lease's counts is set aside at first: a neighbour who fills the rest takes none of it."""
+    node.lease(10 * MIB)
+    node.files.prepare(8, USER, [ONE], strict=True)
+    greedy = node.usage.with_name("8")
+    try:
+        with greedy.open("r+b") as file, pytest.raises(OSError, match="No space left"):
+            while True:
+                file.write(bytes(1 << 20))
+    except OSError:
+        pass  # closing flushes what had no room
+    program = node.start()
+    assert program("alloc(10 << 20)") == 1
+    assert node.charged() == 10 * MIB
+    assert node.files.heal() == (greedy,)
+    node.files.remove(8)
+
+
+def test_only_the_living_are_counted(node: Node) -> None:
+    """The agent sees at once that a process is gone, though nobody has cleared its entry."""
+    node.lease(10 * MIB)
+    one, other = node.start(), node.start()
+    one("alloc(4 << 20)")
+    other("alloc(2 << 20)")
+    one.kill()
+    assert node.charged() == 2 * MIB
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(node: Node) -> None:
+    """Reading answers at once with a fault that names the path (threat 12)."""
+    node.lease(10 * MIB)
+    node.usage.unlink()
+    os.mkfifo(node.usage)
+    with pytest.raises(OutsideFault, match=str(node.usage)):
+        node.files.usage(LEASE, 1)
+    assert node.files.heal() == ()
+
+
+def test_preparing_again_clears_nothing(node: Node) -> None:
+    """A repeated preparation, as after a restart, keeps what is charged."""
+    node.lease(10 * MIB)
+    program = node.start()
+    program("alloc(4 << 20)")
+    node.files.prepare(LEASE, 0, node.devices, strict=True)
+    assert node.charged() == 4 * MIB
+    assert program("alloc(7 << 20)") == "ENOMEM"
+
+
+def test_without_a_library_the_reason_is_the_builds(tmp_path: Path) -> None:
+    """A package that was built without a compiler says so."""
+    files = HookFiles("gpulease", root=tmp_path / "hook", library=tmp_path / "libgpulease.so")
+    assert "compiler" in (files.unavailable() or "")
+    (tmp_path / build.REASON).write_text("made for another world\n", encoding="utf-8")
+    assert "made for another world" in (files.unavailable() or "")
+
+
+def test_building_without_a_compiler_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build leaves the reason instead of the library, until there is a compiler."""
+    monkeypatch.setenv("CC", "/nonexistent/cc")
+    assert "no C compiler" in (build.compile_all(SOURCES, tmp_path) or "")
+    assert [path.name for path in tmp_path.iterdir()] == [build.REASON]
+    monkeypatch.delenv("CC")
+    if not build.compiler():
+        pytest.skip("needs a C compiler")
+    assert build.compile_all(SOURCES, tmp_path) is None
+    assert {path.name for path in tmp_path.iterdir()} == {target.name for target in build.TARGETS}
+
+
+def test_another_architecture_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason names the machine."""
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert "riscv64" in (build.unbuildable() or "")
+    assert "riscv64" in (HookFiles("gpulease").unavailable() or "")
