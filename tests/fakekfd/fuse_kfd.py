@@ -1,4 +1,5 @@
-"""The fake KFD as a mount: `kfd`, `dri/renderD<n>`, and `proc/<pid>/…` as in /sys/class/kfd/kfd/proc.
+"""The fake KFD as a mount: `kfd`, `dri/renderD<n>`, `proc/<pid>/…` as in /sys/class/kfd/kfd/proc,
+and `used/<n>` as a card's mem_info_vram_used.
 
 For a test whose programs open given paths, this is all that is needed::
 
@@ -41,25 +42,32 @@ class KfdFiles(Files):
         self.driver = driver
         self.ioctls = Ioctls(driver)
         self.renders = RenderNodes(driver)
+        self.used = {f"used/{gpu.minor}": gpu.gpu_id for gpu in driver.gpus.values()}
         self.nodes = {f"dri/renderD{gpu.minor}": gpu.gpu_id for gpu in driver.gpus.values()}
 
     def attr(self, path: str) -> Attr | None:
         if path == "kfd" or path in self.nodes:
             return DEVICE
-        if path in ("", "dri", "proc"):
+        if path in ("", "dri", "proc", "used"):
             return DIRECTORY
+        if path in self.used:
+            return TEXT
         found = self._look(path)
         return DIRECTORY if isinstance(found, dict) else None if found is None else TEXT
 
     def names(self, path: str) -> list[str]:
         if path == "":
-            return ["kfd", "dri", "proc"]
+            return ["kfd", "dri", "proc", "used"]
+        if path == "used":
+            return [str(gpu.minor) for gpu in self.driver.gpus.values()]
         if path == "dri":
             return [node.removeprefix("dri/") for node in self.nodes]
         found = self._look(path)
         return list(found) if isinstance(found, dict) else []
 
     def content(self, path: str) -> bytes:
+        if path in self.used:
+            return f"{self.driver.gpus[self.used[path]].used}\n".encode()
         found = self._look(path)
         return found.encode() if isinstance(found, str) else b""
 

@@ -233,7 +233,7 @@ class Ioctls:
     def wait_events(self, call: Call) -> None:
         address, count, every, milliseconds = call.get("QIII")
         events = [
-            struct.unpack("<I", call.memory.read(address + 48 * index + 32, 4))[0] for index in range(count)
+            struct.unpack("<I", call.memory.read(address + 48 * index + 40, 4))[0] for index in range(count)
         ]
         deadline = None if milliseconds == ENDLESS else time.monotonic() + milliseconds / 1000
         waiter = Waiter(call.request, call.process, events, bool(every), deadline)

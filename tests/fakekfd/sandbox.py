@@ -1,0 +1,93 @@
+"""A private mount namespace in which this machine has AMD GPUs: /sys and /dev with the fake's files in them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+from tests.fakekfd import topology
+from tests.fakekfd.driver import Driver
+from tests.fakekfd.fuse import libc
+from tests.fakekfd.fuse_kfd import FakeKfd
+
+CLONE_NEWNS = 0x20000
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+STAGE = Path("/run/fakekfd")  # a tmpfs in the namespace, on a directory that stays
+
+
+def enter(model: topology.Model, driver: Driver) -> FakeKfd:
+    """Move this process into a namespace of its own, and put the fake's files in place there."""
+    STAGE.mkdir(exist_ok=True)
+    if libc.unshare(CLONE_NEWNS):
+        raise _failure("unshare the mount namespace")
+    _mount("none", Path("/"), None, MS_PRIVATE | MS_REC)
+    _mount("tmpfs", STAGE, "tmpfs", data="mode=755")
+    kept = _mounts_below("/sys", "/dev")
+    for place in ("sys", "dev"):
+        for part in ("upper", "work", "old"):
+            (STAGE / place / part).mkdir(parents=True)
+        _mount(f"/{place}", STAGE / place / "old", None, MS_BIND | MS_REC)
+    (STAGE / "fake").mkdir()
+    fake = FakeKfd(driver, STAGE / "fake")
+    devices = list(driver.gpus.values())
+    topology.write(STAGE / "sys/upper", model, devices)
+    _write_devices(STAGE / "dev/upper", [gpu.minor for gpu in devices])
+    for place in ("sys", "dev"):
+        here = STAGE / place
+        options = f"lowerdir=/{place},upperdir={here}/upper,workdir={here}/work"
+        _mount("overlay", Path("/", place), "overlay", data=options)
+    for mounted in kept:
+        first, rest = mounted.lstrip("/").split("/", 1)
+        _bind(STAGE / first / "old" / rest, Path(mounted))
+    _bind(fake.kfd, Path("/dev/kfd"))
+    _bind(fake.proc, Path("/sys", topology.KFD, "proc"))
+    for index, gpu in enumerate(devices):
+        _bind(fake.render(gpu.minor), Path(f"/dev/dri/renderD{gpu.minor}"))
+        _bind(fake.directory / f"used/{gpu.minor}", Path("/sys", topology.used_file(index)))
+    _show_module()
+    return fake
+
+
+def _show_module() -> None:
+    """An older rocminfo looks for the driver by lsmod; /proc/modules is not in every kernel to be covered."""
+    lsmod = shutil.which("lsmod")
+    if lsmod is not None:
+        stub = STAGE / "lsmod"
+        stub.write_text("#!/bin/sh\necho 'amdgpu 1 0'\n")
+        stub.chmod(0o755)
+        _bind(stub, Path(lsmod).resolve())
+
+
+def bring_into(root: Path) -> None:
+    """Show this namespace's /proc, /sys, /dev and /tmp in a chroot, too."""
+    for place in ("proc", "sys", "dev", "tmp"):
+        _mount(f"/{place}", root / place, None, MS_BIND | MS_REC)
+
+
+def _write_devices(root: Path, minors: list[int]) -> None:
+    (root / "dri").mkdir()
+    for name in ("kfd", *(f"dri/renderD{minor}" for minor in minors)):
+        (root / name).touch()
+
+
+def _mounts_below(*tops: str) -> list[str]:
+    """Mount points directly in or under *tops*, outer ones first; an overlay shows none of them by itself."""
+    found = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return sorted({place for place in found if any(place.startswith(top + "/") for top in tops)})
+
+
+def _bind(source: Path, target: Path) -> None:
+    _mount(str(source), target, None, MS_BIND)
+
+
+def _mount(source: str, target: Path, kind: str | None, flags: int = 0, data: str | None = None) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (kind, data)]
+    if libc.mount(os.fsencode(source), os.fsencode(target), words[0], ctypes.c_ulong(flags), words[1]):
+        raise _failure(f"mount {kind or source} on {target}")
+
+
+def _failure(what: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"cannot {what}: {os.strerror(code)}")
