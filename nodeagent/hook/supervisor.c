@@ -114,6 +114,9 @@ static int run(int descriptor)
 		wrong = limits_read(request.limits, request.lease, &lease.limits);
 	if (!wrong && !identify(request.kfd, &lease.kfd))
 		wrong = "there is no KFD node, so there is nothing to hold";
+	for (size_t i = 0; !wrong && i < request.renders; i++)
+		if (!identify(request.render[i].path, &request.render[i].file))
+			wrong = "a render node that the request names does not exist";
 	if (!wrong && !notify_sizes_fit())
 		wrong = "the kernel's notifications are larger than this supervisor knows";
 	if (wrong) {
@@ -122,6 +125,11 @@ static int run(int descriptor)
 		return 1;
 	}
 	lease.kfd_processes = request.kfd_processes;
+	lease.render = request.render;
+	lease.renders = request.renders;
+	pid = fork();			/* nobody's child: the agent waits for the first process only */
+	if (pid)
+		return pid < 0;
 	settle(request.home);
 	pid = launch(&request, &lease.listener, &pidfd, &step);
 	if (pid < 0) {

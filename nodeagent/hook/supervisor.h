@@ -27,6 +27,14 @@ struct file_identity {
 	ino_t inode;			/* of an ordinary file */
 };
 
+/* A render node that is no DRM device: of a fake driver. Real ones are known by their numbers. */
+#define MAX_STAND_INS 16
+struct stand_in {
+	const char *path;
+	struct file_identity file;
+	uint32_t minor;
+};
+
 /* What the agent asks. Strings point into the request, which is never freed. */
 struct request {
 	uint64_t lease;
@@ -46,11 +54,14 @@ struct request {
 	int nice;
 	bool no_new_privileges;
 	uint64_t ignored;		/* bit N-1: signal N is ignored */
-	const char *oom_adjust, *label;
+	const char *oom_adjust;
 	struct { bool set; struct rlimit value; } limit[RLIM_NLIMITS];
 	const unsigned char *cpus;	/* affinity as bytes of a mask, or NULL */
 	size_t cpu_bytes;
+	size_t argc, envc;
 	char **argv, **envp;
+	struct stand_in render[MAX_STAND_INS];
+	size_t renders;
 };
 
 /* supervisor_request.c: read and check what the agent wrote; a text that says what is wrong, or NULL */
@@ -68,6 +79,8 @@ struct supervised {
 	struct limits limits;
 	const char *kfd_processes;
 	struct file_identity kfd;
+	const struct stand_in *render;
+	size_t renders;
 	int listener;
 };
 bool notify_sizes_fit(void);

@@ -20,8 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHANNEL 1000			/* above what a shell gives; the child closes all but this and 0 to 2 */
-
 struct failure {
 	int number;			/* errno; 0: the listener is ready, its descriptor in `listener` */
 	int listener;
@@ -83,52 +81,51 @@ static int become(const struct request *request)
 	return request->no_new_privileges ? prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) : 0;
 }
 
-__attribute__((noreturn)) static void fail(const char *step)
+__attribute__((noreturn)) static void fail(int channel, const char *step)
 {
 	struct failure failure = { .number = errno ? errno : EIO };
 
 	snprintf(failure.step, sizeof(failure.step), "%s", step);
-	if (write(CHANNEL, &failure, sizeof(failure)) < 0)
+	if (write(channel, &failure, sizeof(failure)) < 0)
 		_exit(126);
 	_exit(125);
 }
 
 /* Never returns: the command, or a failure that says where. */
-__attribute__((noreturn)) static void child(const struct request *request)
+__attribute__((noreturn)) static void child(const struct request *request, int channel)
 {
 	struct failure ready = { 0 };
 	char go;
 
 	if (setsid() < 0)
-		fail("session");
+		fail(channel, "session");
 	if (write_to(request->cgroup, "cgroup.procs", "0"))
-		fail("cgroup");
+		fail(channel, "cgroup");
 	if (fchdir(request->cwd))
-		fail("cwd");
+		fail(channel, "cwd");
 	if (take_standard(request))
-		fail("descriptors");
+		fail(channel, "descriptors");
 	/* Nothing of the agent's or the supervisor's goes to the user's code. */
-	if (syscall(SYS_close_range, 3, CHANNEL - 1, 0) || syscall(SYS_close_range, CHANNEL + 1, ~0U, 0))
-		fail("descriptors");
+	if ((channel > 3 && syscall(SYS_close_range, 3, channel - 1, 0)) ||
+	    syscall(SYS_close_range, channel + 1, ~0U, 0))
+		fail(channel, "descriptors");
 	if (take_limits(request))
-		fail("limits");
+		fail(channel, "limits");
 	take_signals(request->ignored);
 	umask(request->mask);
 	ready.listener = filter_install();
 	if (ready.listener < 0) {
 		errno = -ready.listener;
-		fail("filter");
+		fail(channel, "filter");
 	}
-	if (write(CHANNEL, &ready, sizeof(ready)) != sizeof(ready) || read(CHANNEL, &go, 1) != 1)
+	if (write(channel, &ready, sizeof(ready)) != sizeof(ready) || read(channel, &go, 1) != 1)
 		_exit(125);		/* the supervisor is gone: nobody would answer */
 	close(ready.listener);
 	if (become(request))
-		fail("identity");
-	if (request->label && write_to(AT_FDCWD, "/proc/self/attr/exec", request->label))
-		fail("label");
+		fail(channel, "identity");
 	environ = request->envp;
 	execvp(request->argv[0], request->argv);	/* by the user's own PATH, with the user's own rights */
-	fail("exec");
+	fail(channel, "exec");
 }
 
 static pid_t stop(pid_t pid, int channel, int pidfd, int number)
@@ -152,11 +149,8 @@ pid_t launch(const struct request *request, int *listener, int *pidfd, const cha
 	pid = fork();
 	if (pid < 0)
 		return -errno;
-	if (!pid) {
-		if (dup3(channel[1], CHANNEL, O_CLOEXEC) < 0)
-			_exit(125);
-		child(request);
-	}
+	if (!pid)
+		child(request, channel[1]);
 	close(channel[1]);
 	*pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	*step = told.step;

@@ -23,7 +23,6 @@
 #include "supervisor_ioctls.h"
 
 #define DRM_MAJOR 226
-#define FIRST_RENDER_MINOR 128
 #define MOST_BYTES 128			/* read at a time of another's memory */
 #define MOST_ATTRIBUTES 256
 
@@ -136,14 +135,14 @@ static int share(struct supervised *lease, const struct seccomp_notif *call, pid
 	return fault;
 }
 
-static int create_buffer(struct supervised *lease, const struct seccomp_notif *call, pid_t process, dev_t node)
+static int create_buffer(struct supervised *lease, const struct seccomp_notif *call, pid_t process, uint32_t node)
 {
 	union drm_gem_create asked;
 	int device, fault = read_arguments(lease, call, &asked, sizeof(asked.in));
 
 	if (fault || !(asked.in.domains & GEM_DOMAIN_VRAM))
 		return fault;
-	device = minor(node) < FIRST_RENDER_MINOR ? -1 : by_minor(lease, minor(node));
+	device = by_minor(lease, node);	/* a primary node is none of the lease's: no VRAM by it */
 	if (device < 0 || !account_take(lease, (uint32_t)device, process, (pid_t)call->pid, asked.in.size,
 					CHARGE_UNCOUNTED))
 		return ENOMEM;
@@ -208,11 +207,23 @@ static bool same_file(const struct file_identity *file, const struct stat *statu
 	return status->st_dev == file->number && status->st_ino == file->inode;
 }
 
+static bool render_minor(const struct supervised *lease, const struct stat *status, uint32_t *node)
+{
+	for (size_t i = 0; i < lease->renders; i++) {
+		*node = lease->render[i].minor;
+		if (same_file(&lease->render[i].file, status))
+			return true;
+	}
+	*node = minor(status->st_rdev);
+	return S_ISCHR(status->st_mode) && major(status->st_rdev) == DRM_MAJOR;
+}
+
 static int decide(struct supervised *lease, const struct seccomp_notif *call)
 {
 	const uint32_t number = IOCTL_NUMBER(call->data.args[1]);
 	const pid_t process = proc_process_of((pid_t)call->pid);
 	struct stat status;
+	uint32_t node;
 	char path[64];
 
 	account_returned((pid_t)call->pid);
@@ -228,9 +239,9 @@ static int decide(struct supervised *lease, const struct seccomp_notif *call)
 		case KFD_SET_CU_MASK: return set_mask(lease, call, process);
 		case KFD_CRIU: return EPERM;
 		}
-	} else if (S_ISCHR(status.st_mode) && major(status.st_rdev) == DRM_MAJOR) {
+	} else if (render_minor(lease, &status, &node)) {
 		switch (number) {
-		case DRM_AMDGPU_GEM_CREATE: return create_buffer(lease, call, process, status.st_rdev);
+		case DRM_AMDGPU_GEM_CREATE: return create_buffer(lease, call, process, node);
 		case DRM_CREATE_DUMB: return EPERM;
 		}
 	}

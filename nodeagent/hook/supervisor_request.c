@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The request: NUL-ended words in a file that only the agent can write. `key=value` words, then `argv` and the
- * command's words, then `envp` and its environment. nodeagent/adapters/supervisor.py writes it.
+ * The request: NUL-ended words in a file that only the agent can write. `key=value` words up to an empty
+ * one, then the command's, as many as `argc` says, then its environment's. nodeagent/adapters/supervisor.py writes it.
  */
 #include "supervisor.h"
 
@@ -26,25 +26,16 @@ static bool read_all(int descriptor, void *to, size_t size)
 	return true;
 }
 
-/* The words from `*at` on up to one that is `end` (NULL: the last), as a vector. */
-static char **vector(char **at, const char *limit, const char *end)
+/* `count` words from `*at` on, fewer where the file ends, as a vector. */
+static char **vector(char **at, const char *limit, size_t count)
 {
-	char **words = NULL;
-	size_t count = 0;
+	char **words = calloc(count + 1, sizeof(*words));
 
-	for (;;) {
-		char **grown = realloc(words, (count + 1) * sizeof(*words));
-
-		if (!grown)
-			return NULL;
-		words = grown;
-		if (*at >= limit || (end && !strcmp(*at, end))) {
-			words[count] = NULL;
-			return words;
-		}
-		words[count++] = *at;
+	for (size_t i = 0; words && i < count && *at < limit; i++) {
+		words[i] = *at;
 		*at += strlen(*at) + 1;
 	}
+	return words;
 }
 
 static bool take_groups(struct request *request, const char *value)
@@ -98,7 +89,7 @@ static bool take_word(struct request *request, const char *word)
 	};
 	const struct { const char *name; const char **text; } texts[] = {
 		{ "kfd", &request->kfd }, { "kfd_processes", &request->kfd_processes },
-		{ "oom", &request->oom_adjust }, { "label", &request->label },
+		{ "oom", &request->oom_adjust },
 	};
 	const char *value = strchr(word, '=');
 	const size_t length = value ? (size_t)(value++ - word) : 0;
@@ -112,6 +103,8 @@ static bool take_word(struct request *request, const char *word)
 			return (*texts[i].text = value) != NULL;
 	if (IS("lease"))
 		return sscanf(value, "%lu", &request->lease) == 1;
+	if (IS("argc"))
+		return sscanf(value, "%zu", &request->argc) == 1 && request->argc < MOST_BYTES / 2;
 	if (IS("uid"))
 		return sscanf(value, "%u", &request->uid) == 1;
 	if (IS("gid"))
@@ -122,6 +115,12 @@ static bool take_word(struct request *request, const char *word)
 		return sscanf(value, "%lx", &request->ignored) == 1;
 	if (IS("no_new_privileges"))
 		return (request->no_new_privileges = *value == '1', true);
+	if (IS("render") && request->renders < MAX_STAND_INS) {
+		struct stand_in *node = &request->render[request->renders++];
+
+		node->path = strchr(value, ':');
+		return sscanf(value, "%u", &node->minor) == 1 && node->path && *++node->path;
+	}
 	if (IS("groups"))
 		return take_groups(request, value);
 	if (IS("rlimit"))
@@ -148,16 +147,17 @@ const char *request_read(int descriptor, struct request *request)
 	limit = text + status.st_size;
 	if (limit[-1])
 		return "the request is cut off";
-	for (at = text; at < limit && strcmp(at, "argv"); at += strlen(at) + 1)
+	for (at = text; at < limit && *at; at += strlen(at) + 1)
 		if (!take_word(request, at))
 			return "the request holds a word that is not known: agent and supervisor differ in version";
 	if (at >= limit)
 		return "the request names no command";
-	at += strlen(at) + 1;
-	request->argv = vector(&at, limit, "envp");
-	at = at < limit ? at + strlen(at) + 1 : at;
-	request->envp = vector(&at, limit, NULL);
-	if (!request->argv || !request->argv[0] || !request->envp)
+	at++;
+	request->argv = vector(&at, limit, request->argc);
+	for (const char *end = at; end < limit; end += strlen(end) + 1)
+		request->envc++;
+	request->envp = vector(&at, limit, request->envc);
+	if (!request->argc || !request->argv || !request->envp || !request->argv[request->argc - 1])
 		return "the request names no command";
 	if (request->limits < 0 || request->cgroup < 0 || request->in < 0 || request->out < 0 || request->err < 0 ||
 	    request->cwd < 0 || request->report < 0 || !request->kfd || !request->kfd_processes ||

@@ -1,0 +1,114 @@
+"""What a process would hand down to its child, read of a peer: so that a launch in its name loosens nothing.
+
+A command that root starts for a user must be as confined as one that the user starts: the same limits, mask
+and nice value, and the same namespaces, root and filters, or it is refused (threat 9).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.adapters.peer import Peer
+from nodeagent.adapters.processes import PROC
+from nodeagent.domain.errors import NotAllowed
+
+_NAMESPACES = ("mnt", "pid", "user", "net", "ipc", "uts", "cgroup", "time")
+_LIMITS = tuple(range(16))  # RLIM_NLIMITS; numbers are the kernel's
+_UNLIMITED = 2**64 - 1
+_KEPT_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: Python ignores them for itself, not for what it starts
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What goes from a process to its child, beside its ids and descriptors."""
+
+    umask: int
+    nice: int
+    oom_score_adj: int
+    no_new_privileges: bool
+    ignored_signals: int  # bit N-1: signal N
+    cpus: frozenset[int]
+    limits: Mapping[int, tuple[int, int]]  # soft and hard by RLIMIT_ number
+
+
+def inherited_from(peer: Peer) -> Inherited:
+    """Read what *peer* would hand down.
+
+    Raises:
+        NotAllowed: the peer has ended, or lives in a namespace, root or sandbox of its own that a launch by
+            the agent would take it out of.
+    """
+    try:
+        status = _status(peer.pid)
+        _check_same_world(peer.pid, status)
+        found = Inherited(
+            umask=int(status["Umask"], 8),
+            nice=os.getpriority(os.PRIO_PROCESS, peer.pid),
+            oom_score_adj=int((PROC / str(peer.pid) / "oom_score_adj").read_text()),
+            no_new_privileges=status["NoNewPrivs"] == "1",
+            ignored_signals=_ignored(int(status["SigIgn"], 16)),
+            cpus=frozenset(os.sched_getaffinity(peer.pid)),
+            limits={which: _limit(peer.pid, which) for which in _LIMITS},
+        )
+    except (OSError, KeyError) as fault:
+        raise NotAllowed(f"process {peer.pid} has ended, or cannot be looked at: {fault}") from None
+    # Last: alive now, it was the process behind the pid during the reads above.
+    if not peer.alive():
+        raise NotAllowed("the process that asked has ended")
+    return found
+
+
+def _check_same_world(pid: int, status: Mapping[str, str]) -> None:
+    for name in _NAMESPACES:
+        if not _same(pid, f"ns/{name}"):
+            raise NotAllowed(f"the peer lives in a {name} namespace of its own, which a launch would leave")
+    if not _same(pid, "root"):
+        raise NotAllowed("the peer has a root directory of its own, which a launch would leave")
+    if status.get("Seccomp", "0") != "0":
+        raise NotAllowed("the peer is under a seccomp filter, which a launch would leave")
+    own = _status(os.getpid())
+    if _lacks(status["CapBnd"], own["CapBnd"]):
+        raise NotAllowed("the peer's capabilities are bounded, which a launch would undo")
+    if status["Uid"].split()[1] == "0" and _lacks(status["CapEff"], own["CapEff"]):
+        raise NotAllowed("the peer is root with less than all capabilities, which a launch would undo")
+    if _label(pid) != _label(os.getpid()):
+        raise NotAllowed("the peer has another security label than the agent, which a launch would leave")
+
+
+def _same(pid: int, name: str) -> bool:
+    try:
+        theirs, ours = (PROC / str(pid) / name).stat(), (PROC / "self" / name).stat()
+    except FileNotFoundError:
+        return not (PROC / "self" / name).exists()  # a kernel without that namespace
+    return (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def _lacks(theirs: str, ours: str) -> bool:
+    return bool(int(ours, 16) & ~int(theirs, 16))
+
+
+def _label(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "attr/current").read_text().strip("\0\n")
+    except OSError:
+        return ""  # no security module has a say
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _ignored(mask: int) -> int:
+    for number in _KEPT_BY_PYTHON:
+        mask &= ~(1 << (number - 1))
+    return mask
+
+
+def _limit(pid: int, which: int) -> tuple[int, int]:
+    soft, hard = resource.prlimit(pid, which)
+    return soft & _UNLIMITED, hard & _UNLIMITED  # RLIM_INFINITY is -1 in Python
