@@ -1,7 +1,7 @@
 """The fake kernel's state over a unix socket: one JSON object a line, one answer a line.
 
-``{}`` gives the snapshot. ``{"limit": {gpu_id: bytes}, "free_delay": seconds}`` sets what the kernel allows and
-how long a dead process's memory stays, then gives the snapshot.
+``{}`` gives the snapshot. ``{"limit": {gpu_id: bytes}, "free_delay": seconds}`` sets what the kernel allows
+and how long a dead process's memory stays, then gives the snapshot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A private mount namespace in which this machine has AMD GPUs: /sys and /dev with the fake's files in them."""
+"""A private mount namespace in which this machine has AMD GPUs: the fake's, in /sys and /dev."""
 
 from __future__ import annotations
 
