@@ -75,13 +75,19 @@ class CgroupTree:
         """
         if parent is None:
             self._make("/", self.instance[1:]).close()
-        with self._make(parent or self.instance, self._name(lease_id)) as made:
+        with self._make(parent or self.instance, self.name(lease_id)) as made:
+            return made.ref
+
+    def scratch(self, name: str) -> CgroupRef:
+        """Make the cgroup *name* in the instance's subtree, for the agent's own trials; again is harmless."""
+        self._make("/", self.instance[1:]).close()
+        with self._make(self.instance, name) as made:
             return made.ref
 
     def find(self, lease_id: int, parent: str | None = None) -> CgroupRef | None:
         """The cgroup that `create` made with these arguments, if it exists and is the agent's own."""
         try:
-            with self._open(_join(parent or self.instance, self._name(lease_id))) as found:
+            with self._open(_join(parent or self.instance, self.name(lease_id))) as found:
                 return found.ref if found.owner == os.geteuid() else None
         except FileNotFoundError:
             return None
@@ -214,7 +220,8 @@ class CgroupTree:
         descriptor = open_beneath(self.mount, path, kernel_resolves=self._kernel_resolves)
         return OpenCgroup(descriptor, path, kernel_kills=self._kernel_kills)
 
-    def _name(self, lease_id: int) -> str:
+    def name(self, lease_id: int) -> str:
+        """What the cgroup of *lease_id* is called, wherever it lies: a slice, as systemd names them."""
         # The instance's own stem, also when nested: two instances must never meet in one job's cgroup.
         return f"{self._stem}-{lease_id:d}.slice"
 

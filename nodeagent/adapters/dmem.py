@@ -58,6 +58,14 @@ class DmemController:
         """Make the cgroup at *path* have dmem files. Raises OutsideFault naming the ancestor that cannot."""
         self._tree.enable(CONTROLLER, path)
 
+    def divisible(self, path: str) -> bool:
+        """Whether children of the cgroup *path* can have dmem files: it holds no process itself."""
+        ref = self._tree.resolve(path)
+        if ref is None:
+            return False
+        with self._tree.open(ref) as cgroup:
+            return path == "/" or not cgroup.procs()
+
     def limit(self, ref: CgroupRef, region: str, limit_bytes: int) -> None:
         """Cap and protect *region* of the cgroup *ref* at *limit_bytes*, and read both back.
 
@@ -69,6 +77,12 @@ class DmemController:
         with self._tree.open(ref) as cgroup:
             for name in ("dmem.max", "dmem.min"):
                 self._set(cgroup, name, region, limit_bytes)
+
+    def cap(self, ref: CgroupRef, region: str, limit_bytes: int | None) -> None:
+        """Cap *region* of the cgroup *ref* without protecting it; None: unlimited. Read back like `limit`."""
+        self._check(region, limit_bytes or 0)
+        with self._tree.open(ref) as cgroup:
+            self._set(cgroup, "dmem.max", region, limit_bytes)
 
     def limits(self, ref: CgroupRef) -> dict[str, int | None]:
         """``dmem.max`` of the cgroup *ref* by region; None: unlimited."""
@@ -87,10 +101,11 @@ class DmemController:
         if not 0 <= limit_bytes < UNLIMITED_BYTES:
             raise OutsideFault(region, f"{limit_bytes} bytes is no limit that the kernel can hold")
 
-    def _set(self, cgroup: OpenCgroup, name: str, region: str, limit_bytes: int) -> None:
+    def _set(self, cgroup: OpenCgroup, name: str, region: str, limit_bytes: int | None) -> None:
         path = f"{self._tree.mount}{cgroup.path}/{name}"
+        value = "max" if limit_bytes is None else str(limit_bytes)
         try:
-            self._write(cgroup, name, f"{region} {limit_bytes}\n")
+            self._write(cgroup, name, f"{region} {value}\n")
         except OSError as fault:
             raise outside_fault(
                 path,
@@ -99,11 +114,12 @@ class DmemController:
                 EINVAL=f"{region}: unknown region; the device was unplugged or renamed",
                 ENODEV=f"{region}: its driver is being unloaded",
             ) from fault
-        held = _parse(cgroup.read(name)).get(region)
-        if held != limit_bytes:
+        table = _parse(cgroup.read(name))
+        held = table.get(region)
+        if region not in table or held != limit_bytes:
             raise OutsideFault(
                 path,
-                f"{region}: {limit_bytes} was written, {'max' if held is None else held} is in force: "
+                f"{region}: {value} was written, {'max' if held is None else held} is in force: "
                 "up to Linux 7.2 a limit below what is in use already is dropped without an error",
             )
 

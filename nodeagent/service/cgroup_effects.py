@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.limits import Limits, apply
 from nodeagent.adapters.processes import alive
+from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.guarantee import Memory
 from nodeagent.service.effects import Arguments, Evidence, Pending
 
 CGROUP, DMEM, OCCUPANTS, PROCESS, ADOPTED = "cgroup", "dmem", "occupants", "process", "adopted"
@@ -31,12 +34,19 @@ def found(tree: CgroupTree, arguments: Arguments) -> Evidence:
 
 
 class CgroupEffect:
-    """Makes the lease's cgroup with the caller's own limits in it, and removes it when it is empty."""
+    """Makes the lease's cgroup with the caller's own limits in it, and removes it when it is empty.
 
-    def __init__(self, tree: CgroupTree) -> None:
+    In the instance's own subtree by way of *systemd*, where that runs the node: else PID 1 would make the
+    slice's unit, and end it, without our knowing.
+    """
+
+    def __init__(self, tree: CgroupTree, systemd: Systemd | None = None) -> None:
         self._tree = tree
+        self._systemd = systemd
 
     def apply(self, arguments: Arguments) -> Evidence:
+        if self._systemd is not None and arguments["parent"] is None:
+            self._systemd.start(self._tree.name(int(arguments["lease"])))
         ref = self._tree.create(int(arguments["lease"]), arguments["parent"])
         apply(self._tree, ref, Limits.from_json(arguments["limits"]))
         return {"path": ref.path, "inode": ref.inode}
@@ -60,6 +70,8 @@ class CgroupEffect:
         except FileNotFoundError:
             return {"removed": "was gone"}
         try:
+            if self._systemd is not None and arguments["parent"] is None:
+                self._systemd.stop(self._tree.name(int(arguments["lease"])))
             self._tree.remove(ref)
         except OutsideFault as fault:
             return Pending(str(fault))
@@ -93,36 +105,62 @@ class OccupantsEffect:
         return Pending(f"{ref.path}: processes {', '.join(map(str, left[:8])) or 'exiting'} are not gone yet")
 
 
-class DmemEffect:
-    """dmem.max and dmem.min on the lease's cgroup, once a region, set before anyone enters and read back."""
+class Assurance(Protocol):
+    """What is known of the node beside one lease's cgroup: see `kernel_tier`."""
 
-    def __init__(self, tree: CgroupTree, dmem: DmemController) -> None:
+    def why_not(self, regions: Iterable[str]) -> str | None:
+        """Why limits of *regions* do not hold against everybody; None: they do."""
+
+    def nested(self) -> None:
+        """A lease began below a cgroup that the closure holds: what it holds there has changed."""
+
+
+class DmemEffect:
+    """dmem.max and dmem.min on the lease's cgroup, once a region, set before anyone enters and read back.
+
+    *Shared*: the lease is nested beside its job's own processes, and the closure holds both as one.
+    """
+
+    def __init__(self, tree: CgroupTree, dmem: DmemController, assurance: Assurance | None = None) -> None:
         self._tree = tree
         self._dmem = dmem
+        self._assurance = assurance
 
     def apply(self, arguments: Arguments) -> Evidence:
         where = found(self._tree, arguments)
-        ref = CgroupRef(str(where["path"]), int(where["inode"]))
-        self._dmem.enable(ref.path)
-        for region, limit_bytes in arguments["regions"].items():
-            self._dmem.limit(ref, region, int(limit_bytes))
+        if not arguments.get("shared"):
+            ref = CgroupRef(str(where["path"]), int(where["inode"]))
+            self._dmem.enable(ref.path)
+            for region, limit_bytes in arguments["regions"].items():
+                self._dmem.limit(ref, region, int(limit_bytes))
+        if arguments["parent"] is not None and self._assurance is not None:
+            self._assurance.nested()
         return where
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        ref = ref_of(evidence)
+        regions = arguments["regions"]
+        ref = self._tree.resolve(arguments["parent"]) if arguments.get("shared") else ref_of(evidence)
         held = self._dmem.limits(ref) if ref else {}
-        for region, limit_bytes in arguments["regions"].items():
-            if held.get(region) != limit_bytes:
-                raise OutsideFault(region, f"dmem.max reads {held.get(region)}, {limit_bytes} was written")
-        return {"read_back": dict(held)}
+        for region, limit_bytes in regions.items():
+            limit = held.get(region)
+            # A shared one is the sum of all the job's leases.
+            if limit is None or (limit < limit_bytes if arguments.get("shared") else limit != limit_bytes):
+                raise OutsideFault(region, f"dmem.max reads {limit}, {limit_bytes} was written")
+        read = {"read_back": dict(held)}
+        return {**read, "holds": {"memory": Memory.KERNEL}} if self._holds(regions) else read
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         ref = ref_of(evidence)
+        if arguments.get("shared"):
+            return {"current": "counted in the job's own cgroup"}
         used = self._dmem.current(ref) if ref else {}
         charged = {region: used[region] for region in arguments["regions"] if used.get(region)}
         if charged:
             return Pending(f"{evidence['path']}: VRAM is still charged: {charged}")
         return {"current": 0}
+
+    def _holds(self, regions: Iterable[str]) -> bool:
+        return self._assurance is not None and self._assurance.why_not(regions) is None
 
 
 class ProcessEffect:

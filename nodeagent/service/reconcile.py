@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,6 +63,7 @@ class Reconciler:
         tree: CgroupTree | None,
         periods: Periods = Periods(),
         beat: Callable[[], None] = lambda: None,
+        looks: Mapping[str, Callable[[], None]] = {},
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -74,6 +75,7 @@ class Reconciler:
         self._tree = tree
         self._periods = periods
         self._beat = beat
+        self._looks = dict(looks)  # what the means want done at each look, by name
         self._wake = threading.Event()
         self._stop = False
         self._thread: threading.Thread | None = None
@@ -107,6 +109,8 @@ class Reconciler:
             # What no change of the ledger announces.
             for look in (self._topology, self._cgroups, self._drains):
                 self._guarded(look, look.__name__.strip("_"))
+            for name, further in self._looks.items():
+                self._guarded(further, name)
         for step in (self._leases, self._queue):
             self._guarded(step, step.__name__.strip("_"))
         if self._due("quarantine", self._periods.quarantine):

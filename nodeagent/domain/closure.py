@@ -1,0 +1,106 @@
+"""The closure: what cgroups outside leases may use of VRAM regions, so that a lease's limit means something.
+
+A limit binds who is in the lease's cgroup. Whoever starts elsewhere, or has PID 1 move it elsewhere, is bound
+only if elsewhere there is nothing to be had.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+Bytes = Mapping[str, int]  # by region
+# Instances' subtrees at the top, where root alone makes cgroups: the leases in them have limits of their own.
+_INSTANCE = re.compile(r"gpulease(_[0-9A-Za-z]+)?\.slice")
+# Slurm makes its jobs' cgroups in here and counts on what the parents leave (one scope a slurmd).
+_SLURM = "/system.slice/*slurmstepd.scope"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where live leases are outside the instances' subtrees. *limited*: the cgroup is a lease's own.
+
+    Elsewhere (a job that its leases are nested in, what was adopted) all that runs there shares *leased*.
+    """
+
+    leased: Bytes
+    limited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """*caps*: ``dmem.max`` to hold by cgroup; *inner*: those left open because each child has its own."""
+
+    caps: Mapping[str, Bytes] = field(default_factory=dict)
+    inner: tuple[str, ...] = ()
+
+
+class _Walk:
+    def __init__(
+        self,
+        children: Callable[[str], Sequence[str]],
+        whole: Callable[[str], bool],
+        places: Mapping[str, Place],
+        regions: Sequence[str],
+        exempt: Sequence[str],
+    ) -> None:
+        self._children, self._whole, self._places, self._regions = children, whole, places, regions
+        self._exempt = {path for pattern in exempt for path in self._expand(pattern)}
+        self._slurm = set(self._expand(_SLURM))
+        self.caps: dict[str, Bytes] = {}
+        self.inner: list[str] = []
+
+    def walk(self, path: str) -> None:
+        for name in self._children(path):
+            child = join(path, name)
+            if (path == "/" and _INSTANCE.fullmatch(name)) or child in self._exempt:
+                continue
+            place = self._places.get(child)
+            if place is not None and place.limited:
+                continue
+            if place is None and self._divided(child) and not self._whole(child):
+                self.inner.append(child)
+                self.walk(child)
+            else:
+                self.caps[child] = self._leased(child)
+
+    def _divided(self, path: str) -> bool:
+        """Whether something in *path* must get more than nothing."""
+        kept = self._exempt | self._slurm | self._places.keys()
+        return path in self._slurm or any(one.startswith(f"{path}/") for one in kept)
+
+    def _leased(self, path: str) -> Bytes:
+        at = [p.leased for where, p in self._places.items() if where == path or where.startswith(f"{path}/")]
+        return {region: sum(leased.get(region, 0) for leased in at) for region in self._regions}
+
+    def _expand(self, pattern: str) -> Iterator[str]:
+        """The existing cgroups that *pattern* names, each ``*`` being within one name."""
+        found = ["/"]
+        for part in pattern.strip("/").split("/"):
+            found = [join(at, name) for at in found for name in self._children(at) if fnmatchcase(name, part)]
+        return iter(found)
+
+
+def close(
+    children: Callable[[str], Sequence[str]],
+    whole: Callable[[str], bool],
+    places: Mapping[str, Place],
+    regions: Sequence[str],
+    exempt: Sequence[str] = (),
+) -> Closure:
+    """What to hold every cgroup outside leases at, for *regions*: nothing, or what leases in it hold.
+
+    *children* gives the names below a cgroup. *whole*: whether a cgroup can only be held as one, for
+    processes run in it beside its children, or another user may write its children's limits. *places* are
+    leases by path, *exempt* patterns of cgroups that are left open.
+    """
+    walk = _Walk(children, whole, places, regions, exempt)
+    walk.walk("/")
+    return Closure(walk.caps, tuple(walk.inner))
+
+
+def join(path: str, name: str) -> str:
+    """The cgroup *name* below *path*."""
+    return f"/{name}" if path == "/" else f"{path}/{name}"

@@ -1,0 +1,129 @@
+"""For which regions VRAM limits hold: tried, closed outside leases, and put back where somebody took them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import structlog
+
+from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.selftest import SelfTest
+from nodeagent.domain.device import DeviceState, Inventory
+from nodeagent.domain.lease import LeaseState
+from nodeagent.domain.records import EffectRecord
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.cgroup_effects import DMEM, ref_of
+from nodeagent.service.closure import Closing
+from nodeagent.service.survey import Survey
+
+log = structlog.get_logger()
+
+TRY_SECONDS = 2.0  # of one look: leases are looked at by the same thread
+
+
+class KernelTier:
+    """*leave_out* says why a card (by PCI address) is left alone, for instance for it drives a display."""
+
+    def __init__(
+        self,
+        dmem: DmemController,
+        closing: Closing,
+        selftest: SelfTest,
+        ledger: Ledger,
+        survey: Survey,
+        *,
+        enabled: bool = True,
+        leave_out: Callable[[str], str | None] = lambda pci: None,
+    ) -> None:
+        self._dmem = dmem
+        self._closing = closing
+        self._selftest = selftest
+        self._ledger = ledger
+        self._survey = survey
+        self._enabled = enabled
+        self._leave_out = leave_out
+        self._generation: int | None = None
+        self._tried: dict[str, str | None] = {}  # why limits of a region have no effect; None: they have
+        self._ended = False
+
+    def why_not(self, regions: Iterable[str]) -> str | None:
+        """Why limits of *regions* do not hold against everybody on this node; None: they do."""
+        if not self._enabled:
+            return "turned off by closure.enabled"
+        for region in regions:
+            why = self._tried.get(region, f"{region}: not tried yet") or self._closing.why_open(region)
+            if why is not None:
+                return why
+        return None
+
+    def state(self) -> Mapping[str, str | None]:
+        """Of each region that the kernel lists, why its limits do not hold; None: they do."""
+        return {region: self.why_not([region]) for region in self._dmem.capacity()}
+
+    def nested(self) -> None:
+        """A lease began in a job or a service: let it through to what it holds, and all else not."""
+        if self._enabled:
+            self._closing.again()
+
+    def look(self) -> None:
+        """Try what is new, close, and put back what somebody took away."""
+        if not self._enabled:
+            if not self._ended:
+                self._closing.end()
+                self._ended = True
+            return
+        if self._dmem.unavailable() is not None:
+            return
+        self._try(self._survey.found())
+        self._closing.look([region for region, why in self._tried.items() if why is None])
+        self._restore()
+
+    def _try(self, inventory: Inventory) -> None:
+        """Test regions that were not since the topology last changed, for a part of one look."""
+        if inventory.generation != self._generation:
+            self._generation, self._tried = inventory.generation, {}
+        known, until = self._dmem.capacity(), time.monotonic() + TRY_SECONDS
+        for device in inventory.devices:
+            pool = inventory.pool(device.pool)
+            if pool is None or pool.region not in known or pool.region in self._tried:
+                continue
+            if device.state is not DeviceState.HEALTHY or device.gpu_id is None or not device.render_node:
+                continue
+            left_out = self._leave_out(device.pci)
+            self._tried[pool.region] = left_out or self._selftest.run(
+                pool.region, f"/dev/dri/{device.render_node}", device.gpu_id
+            )
+            log.info("tried VRAM limits", region=pool.region, why_not=self._tried[pool.region])
+            if time.monotonic() >= until:
+                return
+
+    def _restore(self) -> None:
+        """Write the limits of active leases again where they are not what was verified."""
+        for lease in self._ledger.live():
+            if lease.state is LeaseState.ACTIVE:
+                for record in self._ledger.effects(lease.id):
+                    if record.kind == DMEM and not record.arguments.get("shared"):
+                        self._restore_one(record)
+
+    def _restore_one(self, record: EffectRecord) -> None:
+        ref = ref_of(record.evidence or {})
+        if ref is None:
+            return
+        told: Any = record.arguments["regions"]
+        wanted = {str(region): int(limit) for region, limit in told.items()}
+        try:
+            held = self._dmem.limits(ref)
+            lost = {region: limit for region, limit in wanted.items() if held.get(region) != limit}
+            if lost:
+                self._dmem.enable(ref.path)
+                for region, limit in lost.items():
+                    self._dmem.limit(ref, region, limit)
+        except FileNotFoundError:
+            return  # its occupants went with it: the anchor's to see
+        if lost:
+            with self._ledger.write(release=True) as tx:
+                tx.event(
+                    "limit_restored", uid=None, lease=record.lease, reason="somebody changed it", data=lost
+                )
