@@ -81,6 +81,36 @@ class Hook(_Section):
     enabled: bool = Field(default=True, description="load the hook into the programs of leases")
 
 
+class Watch(_Section):
+    """Looking at what leases and others really use."""
+
+    seconds: float = Field(default=5.0, ge=0.5, description="time between two looks at who uses the GPUs")
+    on_overuse: Literal["report", "kill"] = Field(
+        default="report", description="kill: a lease that uses more VRAM than it was granted ends"
+    )
+    tolerance_percent: float = Field(
+        default=2.0, ge=0, le=100, description="percent of the grant, beside 64 MiB, that is no over-use"
+    )
+    stalled_seconds: float = Field(
+        default=600.0, ge=0, description="busy time without a sign of progress that is reported; 0: never"
+    )
+
+
+class Closure(_Section):
+    """What cgroups outside leases get of VRAM, so that the limits of leases mean something."""
+
+    enabled: bool = Field(
+        default=True, description="give nothing outside leases, on devices whose limits were tried and hold"
+    )
+    exempt: list[str] = Field(
+        default=[], description="cgroups that are left open: paths, each * within one name"
+    )
+    displays: bool = Field(default=False, description="close devices that drive a display too")
+    probe: str = Field(
+        default="", description="program that tries an allocation: PROGRAM RENDER_NODE GPU_ID BYTES"
+    )
+
+
 class Limits(_Section):
     """What one user may ask for; administrators are not counted."""
 
@@ -115,6 +145,8 @@ class Config(_Section):
     devices: Devices = Devices()
     guarantee: Guarantee = Guarantee()
     hook: Hook = Hook()
+    watch: Watch = Watch()
+    closure: Closure = Closure()
     limits: Limits = Limits()
     privacy: Privacy = Privacy()
     release: Release = Release()
@@ -205,4 +237,6 @@ def render(config: Config) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
     return str(value) if isinstance(value, int | float) and not isinstance(value, str) else f'"{value}"'

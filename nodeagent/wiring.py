@@ -20,13 +20,19 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
+from nodeagent.adapters.closure import OutsideCgroups
+from nodeagent.adapters.display import lit_connector
 from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
+from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.sysfs import SysTree
+from nodeagent.adapters.systemd import find_systemd
 from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
@@ -49,10 +55,12 @@ from nodeagent.service.cgroup_effects import (
     ProcessEffect,
 )
 from nodeagent.service.changes import Changes
+from nodeagent.service.closure import Closing
 from nodeagent.service.effects import Effect, Journal
 from nodeagent.service.grant import Granter
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.kernel import KernelMeans
+from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.means import Means
 from nodeagent.service.orders import Caller
@@ -62,6 +70,7 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
+from nodeagent.service.watch import Foreign, Sources, Watch, WatchPolicy
 
 LEDGER = "ledger.sqlite3"
 
@@ -122,12 +131,14 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     ledger = Ledger(state_dir / LEDGER, clock)
     tree, no_tree = _cgroups(instance(state_dir))
     dmem = DmemController(tree) if tree else None
+    foreign = Foreign()
     scanner = Scanner(
         node.tree,
         reserve_percent=config.devices.reserve_percent,
         include_apus=config.devices.include_apus,
+        foreign=foreign.of_pool,
     )
-    survey = Survey(ledger, scanner.scan, scanner.generation)
+    survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device)
     limits = AnchorLimits(
         ttl=config.defaults.ttl_seconds,
         max_ttl=config.defaults.max_ttl_seconds,
@@ -142,12 +153,12 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
 
     hook = HookFiles(instance(state_dir).removesuffix(".slice"))
-    effects = _effects(tree, dmem, clock, in_use) | {HOOK: HookEffect(hook)}
+    kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
+    effects = _effects(tree, dmem, kernel, clock, in_use) | {HOOK: HookEffect(hook)}
     journal = Journal(ledger, effects)
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
-    floor = Requirement(memory=Memory(config.guarantee.memory))
-    means: list[Means] = [KernelMeans(dmem), HookMeans(hook if config.hook.enabled else None)]
-    planner = Planner(tree, no_tree, means, clock, floor)
+    means: list[Means] = [KernelMeans(dmem, kernel), HookMeans(hook if config.hook.enabled else None)]
+    planner = Planner(tree, no_tree, means, clock, Requirement(memory=Memory(config.guarantee.memory)))
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
     granter = Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes)
@@ -161,6 +172,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         changes,
         tree,
         Periods(quarantine=config.release.retry_seconds),
+        looks={"kernel": kernel.look} if kernel else {},
     )
     agent = Agent(
         AgentParts(
@@ -187,17 +199,26 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         ),
     )
 
+    watch = Watch(
+        ledger, clock, survey, releaser, changes, tree, dmem, _sources(node), foreign, _watch_policy(config)
+    )
+
     def start() -> None:
         ledger.open(floor=max(tree.lease_ids(), default=0) if tree else 0)
         if ledger.health().writable:
             with ledger.write(release=True) as tx:
                 tx.event("started", uid=None, data={"version": __version__, "machine": node.machine})
             survey.rescan()
+            watch.guarded_look()
+            if foreign.by_device():
+                survey.rescan()  # what they hold is no idle baseline
             reconciler.run_once()
         changes.listen(reconciler.wake)
         reconciler.start()
+        watch.start()
 
     def stop() -> None:
+        watch.stop()
         reconciler.stop()
         releaser.close()
         ledger.close()
@@ -249,19 +270,68 @@ def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
     return (tree, None) if why is None else (None, f"{why}: leases are held by process")
 
 
+def _kernel_tier(
+    config: settings.Config,
+    node: Node,
+    clock: SystemClock,
+    tree: CgroupTree | None,
+    dmem: DmemController | None,
+    ledger: Ledger,
+    survey: Survey,
+) -> KernelTier | None:
+    if tree is None or dmem is None:
+        return None
+    outside = OutsideCgroups(tree, dmem, config.state.directory, clock.boot_id)
+    probe = (config.closure.probe,) if config.closure.probe else KFD_PROBE
+
+    def leave_out(pci: str) -> str | None:
+        connector = None if config.closure.displays else lit_connector(node.tree, pci)
+        return connector and f"{pci} drives a display at {connector}: see closure.displays"
+
+    return KernelTier(
+        dmem,
+        Closing(outside, tree, ledger, survey, config.closure.exempt),
+        SelfTest(tree, dmem, probe),
+        ledger,
+        survey,
+        enabled=config.closure.enabled,
+        leave_out=leave_out,
+    )
+
+
 def _effects(
-    tree: CgroupTree | None, dmem: DmemController | None, clock: SystemClock, in_use: Callable[[int], bool]
+    tree: CgroupTree | None,
+    dmem: DmemController | None,
+    kernel: KernelTier | None,
+    clock: SystemClock,
+    in_use: Callable[[int], bool],
 ) -> dict[str, Effect]:
     effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, in_use)}
     if tree is not None:
         effects |= {
-            CGROUP: CgroupEffect(tree),
+            CGROUP: CgroupEffect(tree, find_systemd(tree.mount)),
             OCCUPANTS: OccupantsEffect(tree),
             ADOPTED: AdoptedEffect(tree, clock),
         }
         if dmem is not None:
-            effects[DMEM] = DmemEffect(tree, dmem)
+            effects[DMEM] = DmemEffect(tree, dmem, kernel)
     return effects
+
+
+def _sources(node: Node) -> Sources:
+    """The watch's figures: from the node's own tree, so that a simulated one never shows the real one's."""
+    return Sources(
+        kfd=lambda pids: kfd_use(node.tree, pids),
+        drm=lambda pids: drm_clients(node.root / "proc", pids),
+        sdma_us=lambda pids: sdma_us(node.tree, pids),
+    )
+
+
+def _watch_policy(config: settings.Config) -> WatchPolicy:
+    watch = config.watch
+    return WatchPolicy(
+        watch.seconds, watch.on_overuse == "kill", watch.tolerance_percent, watch.stalled_seconds
+    )
 
 
 def _quota_limits(config: settings.Config) -> QuotaLimits:

@@ -68,6 +68,12 @@ def uids_of(pid: int, proc: Path = PROC) -> tuple[int, int, int, int] | None:
     return values[0], values[1], values[2], values[3]
 
 
+def parent_of(pid: int, proc: Path = PROC) -> int | None:
+    """The pid of the parent now; None where there is no such process."""
+    values = _status(pid, b"PPid:", proc)
+    return values[0] if values else None
+
+
 def leads_its_group(pid: int) -> bool:
     """Whether *pid* is a process, not one thread of another: ``/proc/<tid>`` works for threads, too."""
     return _status(pid, b"Tgid:", PROC) == [pid]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.kfd import generation
@@ -14,11 +16,20 @@ class Scanner:
 
     The idle baseline of a pool (firmware, display, page tables of nobody) is taken only while no lease holds
     it: else a tenant's own memory would shrink what may be granted. A pool that was busy at the first scan
-    counts as idle at 0 until it was seen free.
+    counts as idle at 0 until it was seen free. What *foreign* users hold of a pool by then is no baseline
+    either: it is taken off elsewhere, for as long as they are there.
     """
 
-    def __init__(self, tree: SysTree, *, reserve_percent: float, include_apus: bool) -> None:
+    def __init__(
+        self,
+        tree: SysTree,
+        *,
+        reserve_percent: float,
+        include_apus: bool,
+        foreign: Callable[[str], int] = lambda pool: 0,
+    ) -> None:
         self._tree = tree
+        self._foreign = foreign
         self._reserve_percent = reserve_percent
         self._include_apus = include_apus
         self._idle: dict[str, int] = {}
@@ -33,7 +44,7 @@ class Scanner:
             if pool not in busy:
                 used = vram_used(self._tree, pool)
                 if isinstance(used, int):
-                    self._idle[pool] = used
+                    self._idle[pool] = max(0, used - self._foreign(pool))
             return self._idle.get(pool, 0)
 
         return discover(

@@ -88,6 +88,7 @@ class AgentCollector(Collector):
         free_cus = _device_gauge("nodeagent_device_free_cus", "Compute units that no slice holds.")
         vram = _device_gauge("nodeagent_device_grantable_vram_bytes", "VRAM that may be granted in all.")
         free_vram = _device_gauge("nodeagent_device_free_vram_bytes", "VRAM that no slice holds.")
+        foreign = _device_gauge("nodeagent_device_foreign_vram_bytes", "VRAM of processes in no lease.")
         slots = _device_gauge("nodeagent_device_free_queue_slots", "Queue slots that no slice holds.")
         healthy = _device_gauge("nodeagent_device_healthy", "Whether the device may be granted from (1).")
         for device in inventory.devices:
@@ -97,9 +98,10 @@ class AgentCollector(Collector):
             free_cus.add_metric(labels, len(free.cus))
             vram.add_metric(labels, device.grantable_bytes)
             free_vram.add_metric(labels, free.vram_bytes)
+            foreign.add_metric(labels, device.foreign_bytes)
             slots.add_metric(labels, free.queue_slots)
             healthy.add_metric(labels, float(device.state is DeviceState.HEALTHY))
-        yield from (cus, free_cus, vram, free_vram, slots, healthy)
+        yield from (cus, free_cus, vram, free_vram, foreign, slots, healthy)
 
     @staticmethod
     def _quarantined(inventory: Inventory, held: tuple[HeldSlice, ...]) -> Metric:

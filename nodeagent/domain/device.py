@@ -57,6 +57,7 @@ class Device:
     state: DeviceState
     reason: str | None
     uuid: str | None  # "GPU-<16 hex>" where it names this device and no other on the node
+    foreign_bytes: int = 0  # VRAM that processes in no lease hold, as last seen
     aliases: tuple[str, ...] = ()  # further spellings that tools print: serial, SMI UUID, card number
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -12,6 +12,7 @@ from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, DeviceState, Inventory
 from nodeagent.domain.lease import HeldSlice
 from nodeagent.domain.records import Drain, Registered
+from nodeagent.domain.watch import less_foreign
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.orders import Free
 
@@ -26,8 +27,10 @@ class Survey:
         ledger: Ledger,
         scan: Callable[[frozenset[str]], Inventory],
         generation: Callable[[], int | None],
+        foreign: Callable[[], Mapping[str, int]] = dict,  # bytes by device, of processes in no lease
     ) -> None:
         self._ledger = ledger
+        self._foreign = foreign
         self._scan = scan
         self._generation = generation
         self._lock = threading.Lock()
@@ -72,8 +75,11 @@ class Survey:
             return self._found
 
     def inventory(self) -> Inventory:
-        """The last scan, with the administrators' drains on top."""
-        return drained(self.found(), self._ledger.drains())
+        """The last scan, less what foreign users hold, with the administrators' drains on top."""
+        found, foreign = self.found(), self._foreign()
+        if foreign:
+            found = less_foreign(found, foreign, self._ledger.held())
+        return drained(found, self._ledger.drains())
 
 
 def with_epochs(inventory: Inventory, registered: Sequence[Registered]) -> Inventory:

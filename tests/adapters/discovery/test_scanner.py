@@ -45,3 +45,14 @@ def test_an_unreadable_counter_keeps_the_last_baseline(made_up: Any) -> None:
     assert grantable(scanner, NOBODY) == VRAM - (16 << 20)
     made_up.file(USED, "\n")
     assert grantable(scanner, NOBODY) == VRAM - (16 << 20)
+
+
+def test_what_foreign_users_hold_is_no_baseline(made_up: Any) -> None:
+    """It is taken off where they are counted, once, and so comes back when they end."""
+    made_up.card(1)
+    made_up.drm(128, PCI, mem_info_vram_used=(2 << 30) + (16 << 20))
+    held = {PCI: 2 << 30}
+    scanner = Scanner(made_up.tree(), reserve_percent=0, include_apus=False, foreign=held.__getitem__)
+    assert grantable(scanner, NOBODY) == VRAM - (16 << 20)
+    held[PCI] = 3 << 30  # allocated since: never less than nothing
+    assert grantable(scanner, NOBODY) == VRAM

@@ -1,0 +1,93 @@
+"""Which lease a process belongs to: by the recorded cgroup's path and inode, or by the recorded process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
+from nodeagent.adapters.processes import PROC, parent_of, start_time_of
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.watch import Owner
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, PROCESS, ref_of
+
+GENERATIONS = 16  # how far up a process's parents are followed to one that is recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process, told from a later one of its pid, and whose it is."""
+
+    pid: int
+    start_time: int
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """What the journals of leases that hold something say, as it stands on the node now."""
+
+    tree: CgroupTree | None
+    refs: Mapping[int, CgroupRef]  # by lease: its cgroup, where that still is the recorded one
+    processes: Mapping[tuple[int, int], int]  # lease by pid and start time
+    proc: Path = PROC
+
+    def of(self, pid: int) -> Identity | None:
+        """Who *pid* is and whose; None where it has ended."""
+        start_time = start_time_of(pid, self.proc)
+        if start_time is None:
+            return None
+        return Identity(pid, start_time, self._by_cgroup(pid) or self._by_process(pid))
+
+    def of_all(self, pids: Iterable[int]) -> dict[int, Identity]:
+        return {pid: identity for pid in pids if (identity := self.of(pid))}
+
+    def _by_cgroup(self, pid: int) -> Owner:
+        path = self.tree.cgroup_of(pid) if self.tree and self.refs else None
+        leases = {ref.path: lease for lease, ref in self.refs.items()}
+        while path and path != "/":  # leases nest, so the innermost counts
+            if path in leases:
+                return leases[path]
+            path = path.rpartition("/")[0]
+        return None
+
+    def _by_process(self, pid: int | None) -> Owner:
+        for _ in range(GENERATIONS if self.processes else 0):
+            start_time = start_time_of(pid, self.proc) if pid else None
+            if pid is None or start_time is None:
+                return None
+            if (pid, start_time) in self.processes:
+                return self.processes[pid, start_time]
+            pid = parent_of(pid, self.proc)
+        return None
+
+
+def owners(ledger: Ledger, tree: CgroupTree | None, clock: Clock) -> Owners:
+    """Read the journals of all leases that are live or still hold a slice.
+
+    Threat 14: a cgroup is a lease's only while its path leads to the recorded inode; names say nothing.
+    """
+    refs: dict[int, CgroupRef] = {}
+    processes: dict[tuple[int, int], int] = {}
+    for lease in sorted({one.id for one in ledger.live()} | {one.lease for one in ledger.held()}):
+        for record in ledger.effects(lease):
+            here = record.arguments.get("boot_id", clock.boot_id) == clock.boot_id
+            ref = ref_of(record.evidence or {}) if record.kind == CGROUP else None
+            if record.kind == ADOPTED and here:
+                ref = ref_of(record.arguments)
+            if ref is not None and tree is not None and _still(tree, ref):
+                refs[lease] = ref
+            if record.kind == PROCESS and here:
+                arguments: Mapping[str, object] = record.arguments
+                processes[int(str(arguments["pid"])), int(str(arguments["start_time"]))] = lease
+    return Owners(tree, refs, processes)
+
+
+def _still(tree: CgroupTree, ref: CgroupRef) -> bool:
+    try:
+        with tree.open(ref):
+            return True
+    except FileNotFoundError:
+        return False
