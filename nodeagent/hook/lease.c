@@ -13,6 +13,7 @@
 #define STEM_SIZE (sizeof(STEM) - 1)
 #define SCRATCH_SIZE 65536u
 #define LONGEST_PATH 256u
+#define OVERFLOW_UID 65534u	/* /proc/sys/kernel/overflowuid, which nobody changes */
 
 #define MODE_TYPE 0170000u
 #define MODE_REGULAR 0100000u
@@ -37,10 +38,44 @@ static int is_valid(const struct limits *limits, int64_t size)
 	return 1;
 }
 
+/* The whole of a file of /proc, as far as it fits. */
+static size_t read_whole(const char *path, char *to, size_t size)
+{
+	size_t have = 0;
+	long fd = sys_open(path, O_RDONLY), got;
+
+	if (is_error(fd))
+		return 0;
+	while (have < size && (got = sys_read((int)fd, to + have, size - have)) > 0)
+		have += (size_t)got;
+	sys_close((int)fd);
+	return have;
+}
+
+/*
+ * In a user namespace that does not map root, root's files show as the overflow uid's. Whoever made the namespace could
+ * as well have mapped itself to root, so nothing is lost by believing that; refusing would stop every such sandbox.
+ */
+static int is_unmapped_root(uint32_t uid)
+{
+	const char whole_map[] = "4294967295";
+	const size_t length = sizeof(whole_map) - 1;
+	char map[256];
+	size_t size;
+
+	if (uid != OVERFLOW_UID)
+		return 0;
+	size = read_whole("/proc/self/uid_map", map, sizeof(map));
+	for (size_t at = 0; at + length <= size; at++)
+		if (text_equal(map + at, whole_map, length))
+			return 0;
+	return size > 0;
+}
+
 static int is_roots(const struct kernel_stat *status)
 {
-	return (status->mode & MODE_TYPE) == MODE_REGULAR && status->uid == 0 &&
-	       !(status->mode & MODE_OTHERS_WRITE);
+	return (status->mode & MODE_TYPE) == MODE_REGULAR && !(status->mode & MODE_OTHERS_WRITE) &&
+	       (status->uid == 0 || is_unmapped_root(status->uid));
 }
 
 /* PHASE_NO_LEASE: there is no such file. PHASE_BROKEN: there is, and it is not to be trusted. */
@@ -127,20 +162,6 @@ static int path_of_cgroup(const char *cgroup, size_t size, char path[LONGEST_PAT
 		size = start ? start - 1 : 0;
 	}
 	return 0;
-}
-
-/* The whole of a file of /proc, as far as it fits. */
-static size_t read_whole(const char *path, char *to, size_t size)
-{
-	size_t have = 0;
-	long fd = sys_open(path, O_RDONLY), got;
-
-	if (is_error(fd))
-		return 0;
-	while (have < size && (got = sys_read((int)fd, to + have, size - have)) > 0)
-		have += (size_t)got;
-	sys_close((int)fd);
-	return have;
 }
 
 static enum phase by_cgroup(struct limits *limits, char *scratch)

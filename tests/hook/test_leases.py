@@ -173,6 +173,26 @@ def test_a_setuid_program_is_left_alone(node: Node) -> None:
     assert node.start("sh", "-c", f"exec {words}", preload=False, user=USER)("alloc(11 << 20)") == "ENOMEM"
 
 
+@pytest.mark.root
+@pytest.mark.userns
+@pytest.mark.parametrize("mapping", ["--map-current-user", "--map-root-user"])
+def test_a_user_namespace_is_in_the_lease(node: Node, mapping: str) -> None:
+    """In a sandbox's user namespace, where root's files look like nobody's, the limits hold as outside."""
+    node.lease(10 * MIB, uid=USER)
+    program = node.start("unshare", "--user", mapping, user=USER)
+    assert program("alloc(10 << 20)") == 1
+    assert program("alloc(4096)") == "ENOMEM"
+    assert node.start(user=USER)("alloc(4096)") == "ENOMEM"
+
+
+@pytest.mark.root
+def test_nobodys_file_is_not_roots(node: Node) -> None:
+    """Outside a user namespace a file of uid 65534 is a user's like any other."""
+    node.lease(10 * MIB)
+    os.chown(node.fixed, 65534, 65534)
+    assert node.start()("alloc(4096)") == "ENOMEM"
+
+
 def test_an_ld_so_preload_file_reaches_programs_without_environment(node: Node) -> None:
     """Mounted at /etc/ld.so.preload the hook is loaded under `env -i`."""
     node.lease(10 * MIB)
