@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long rig test-rig mutants enforcement lint format docs bench build clean
+.PHONY: help setup demo run test test-long test-rocm rig test-rig mutants enforcement lint format docs bench build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -30,6 +30,11 @@ rig: ## a virtual machine whose kernel has dmem, in ~/.cache (minutes, once; doc
 
 test-rig: rig ## the tests that need that kernel, and tests/node on an agent inside
 	@tests/rig/run -t 3600 --suite
+
+test-rocm: setup ## real ROCm on a fake kernel driver, under leases; the acceptance suite on that node
+	@tests/fakekfd/chroot >/dev/null || echo "the newer ROCm is left out"
+	@.ci/test tests/rocm
+	@tests/fakekfd/node_suite
 
 mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
 	$(BIN)/python tests/mutants/run.py --write

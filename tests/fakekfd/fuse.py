@@ -106,9 +106,16 @@ class Mount:
             raise OSError(code, f"cannot mount FUSE: {os.strerror(code)}", str(where))
         self.handlers: dict[int, Callable[[str, bytes], bytes]] = {
             **dict.fromkeys((FLUSH, FSYNC, RELEASEDIR, *SILENT), lambda path, body: b""),
-            INIT: self._init, LOOKUP: self._lookup, GETATTR: self._getattr, SETATTR: self._setattr,
-            READ: self._read, WRITE: self._write, READDIR: self._directory, INTERRUPT: self._interrupt,
-            OPENDIR: lambda path, body: bytes(16), STATFS: lambda path, body: bytes(80),
+            INIT: self._init,
+            LOOKUP: self._lookup,
+            GETATTR: self._getattr,
+            SETATTR: self._setattr,
+            READ: self._read,
+            WRITE: self._write,
+            READDIR: self._directory,
+            INTERRUPT: self._interrupt,
+            OPENDIR: lambda path, body: bytes(16),
+            STATFS: lambda path, body: bytes(80),
         }
         self.threads = [threading.Thread(target=run, daemon=True) for run in (self._serve, self._work)]
         for thread in self.threads:

@@ -32,8 +32,9 @@ static void allocate(const char *how, size_t mib)
 	} else {
 		code = hipMalloc(&memory, mib << 20);
 	}
-	printf("%s %zu %s\n", how, mib, name(code));
-	if (code == hipSuccess && !strcmp(how, "cycle"))
+	/* HIP 5.2's hipMallocAsync says success with no memory when the kernel refused. */
+	printf("%s %zu %s\n", how, mib, code == hipSuccess && !memory ? "nothing" : name(code));
+	if (memory && !strcmp(how, "cycle"))
 		printf("free %s\n", name(hipFree(memory)));
 }
 
