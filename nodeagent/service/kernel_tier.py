@@ -89,11 +89,11 @@ class KernelTier:
             pool = inventory.pool(device.pool)
             if pool is None or pool.region not in known or pool.region in self._tried:
                 continue
-            if device.state is not DeviceState.HEALTHY or device.gpu_id is None or not device.render_node:
+            if device.state is not DeviceState.HEALTHY or not device.render_node:
                 continue
             left_out = self._leave_out(device.pci)
             self._tried[pool.region] = left_out or self._selftest.run(
-                pool.region, f"/dev/dri/{device.render_node}", device.gpu_id
+                pool.region, f"/dev/dri/{device.render_node}", device.gpu_id or 0
             )
             log.info("tried VRAM limits", region=pool.region, why_not=self._tried[pool.region])
             if time.monotonic() >= until:
