@@ -65,6 +65,15 @@ class Devices(_Section):
     reserve_percent: float = Field(
         default=1.0, ge=0, lt=100, description="percent of VRAM that is never granted"
     )
+    gate: Literal["off", "acl"] = Field(
+        default="off", description="acl: device nodes are closed to users that hold no lease there"
+    )
+    gate_exempt_uids: list[int] = Field(
+        default=[], description="uids of services that keep every device node while the gate is on"
+    )
+    gate_on_leftover: Literal["report", "kill"] = Field(
+        default="report", description="what becomes of a program outside leases that has a closed node open"
+    )
 
 
 class Guarantee(_Section):

@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ from nodeagent.service.cgroup_effects import (
 from nodeagent.service.changes import Changes
 from nodeagent.service.closure import Closing
 from nodeagent.service.effects import Effect, Journal
+from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.grant import Granter
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.kernel import KernelMeans
@@ -154,10 +156,27 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
 
     hook = HookFiles(instance(state_dir).removesuffix(".slice"))
     kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
-    effects = _effects(tree, dmem, kernel, clock, in_use) | {HOOK: HookEffect(hook)}
-    journal = Journal(ledger, effects)
+    gate = Gate(
+        ledger,
+        clock,
+        survey,
+        tree,
+        node.tree,
+        state_dir,
+        _gate_policy(config),
+        partial(lit_connector, node.tree),
+    )
+    journal = Journal(
+        ledger,
+        _effects(tree, dmem, kernel, clock, in_use)
+        | {HOOK: HookEffect(hook), GATE: GateEffect(gate, survey)},
+    )
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
-    means: list[Means] = [KernelMeans(dmem, kernel), HookMeans(hook if config.hook.enabled else None)]
+    means: list[Means] = [
+        KernelMeans(dmem, kernel),
+        HookMeans(hook if config.hook.enabled else None),
+        GateMeans(gate),
+    ]
     planner = Planner(tree, no_tree, means, clock, Requirement(memory=Memory(config.guarantee.memory)))
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
@@ -172,7 +191,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         changes,
         tree,
         Periods(quarantine=config.release.retry_seconds),
-        looks={"kernel": kernel.look} if kernel else {},
+        looks={"gate": gate.look} | ({"kernel": kernel.look} if kernel else {}),
     )
     agent = Agent(
         AgentParts(
@@ -325,6 +344,12 @@ def _sources(node: Node) -> Sources:
         drm=lambda pids: drm_clients(node.root / "proc", pids),
         sdma_us=lambda pids: sdma_us(node.tree, pids),
     )
+
+
+def _gate_policy(config: settings.Config) -> GatePolicy:
+    devices = config.devices
+    exempt = frozenset(devices.gate_exempt_uids)
+    return GatePolicy(devices.gate == "acl", exempt, devices.gate_on_leftover == "kill")
 
 
 def _watch_policy(config: settings.Config) -> WatchPolicy:

@@ -1,0 +1,186 @@
+"""The gate over nodes that mknod made, opened by processes of other users."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_builders import GIB, House, until, user
+
+from nodeagent.adapters.acl import Acl
+from nodeagent.adapters.sysfs import SysTree
+from nodeagent.domain.guarantee import Visibility
+from nodeagent.domain.lease import Lease, LeaseState
+from nodeagent.service.gate import GATE, RECORD, Gate, GateEffect, GateMeans, GatePolicy
+
+ANN, BEN = 61_001, 61_002
+ON = GatePolicy(enabled=True)
+
+
+class Gated:
+    """An agent with a gate, over nodes that nobody's driver serves: opening one fails, but not for rights."""
+
+    def __init__(self, house: House, state: Path, policy: GatePolicy = ON) -> None:
+        self.house, self.state = house, state
+        dri = house.root / "dev/dri"
+        if not dri.exists():
+            dri.mkdir(parents=True)
+            os.mknod(house.root / "dev/kfd", 0o20666, os.makedev(511, 0))
+            (house.root / "dev/kfd").chmod(0o666)
+            for device in house.survey.found().devices:
+                minor = int(device.render_node.removeprefix("renderD"))
+                os.mknod(dri / device.render_node, 0o20666, os.makedev(226, minor))
+                (dri / device.render_node).chmod(0o666)
+            (house.root / "sys/class/kfd/kfd/dev").write_text("511:0\n")
+        self.gate = self.of(policy)
+
+    def of(self, policy: GatePolicy, display: Any = lambda pci: None) -> Gate:
+        """Another agent's gate over the same state, as after a restart."""
+        house = self.house
+        gate = Gate(
+            house.ledger,
+            house.clock,
+            house.survey,
+            house.tree,
+            SysTree(house.root),
+            self.state,
+            policy,
+            display,
+        )
+        house.journal._effects[GATE] = GateEffect(gate, house.survey)
+        house.planner._means = (*house.planner._means[:1], GateMeans(gate))
+        house.reconciler._looks["gate"] = gate.look
+        return gate
+
+    def nodes(self) -> list[Path]:
+        return [self.house.root / "dev/kfd", *sorted((self.house.root / "dev/dri").iterdir())]
+
+    def open_to(self, uid: int) -> list[str]:
+        """The nodes whose rights let *uid* in, as the kernel says to a process of that uid."""
+        lets_in = []
+        for node in self.nodes():
+            script = f"exec 3<>{node.name}"
+            said = subprocess.run(
+                ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "sh", "-c", script],
+                cwd=node.parent,
+                capture_output=True,
+                check=False,
+            )
+            if b"ermission denied" not in said.stderr:
+                lets_in.append(node.name)
+        return lets_in
+
+
+@pytest.fixture
+def gated(build: Any, tmp_path: Path) -> Iterator[Gated]:
+    if os.geteuid() != 0:
+        pytest.skip("device nodes and other users need root")
+    house = build()
+    for part in (tmp_path, *tmp_path.parents[:3]):
+        part.chmod(part.stat().st_mode | 0o711)
+    yield Gated(house, tmp_path / "state")
+
+
+def grant(gated: Gated, uid: int, **wanted: Any) -> Lease:
+    return gated.house.grant(user(uid), cus=8, vram_bytes=GIB, **wanted)
+
+
+def device_node(lease: Lease, gated: Gated) -> str:
+    return gated.house.agent.device(lease.slices[0].placed.device).render_node
+
+
+def test_a_lease_opens_its_own_nodes_to_its_holder(gated: Gated) -> None:
+    """/dev/kfd and the lease's render node, for its uid and as long as it lives; to others all is closed."""
+    assert len(gated.open_to(ANN)) == 3
+    lease = grant(gated, ANN)
+    assert gated.open_to(ANN) == ["kfd", device_node(lease, gated)]
+    assert gated.open_to(BEN) == []
+    assert lease.guarantee.visibility is Visibility.ACL
+    gated.house.release(lease)
+    assert gated.open_to(ANN) == []
+
+
+def test_a_second_lease_of_the_uid_keeps_the_node_open(gated: Gated) -> None:
+    """The entry goes with the last live lease of the uid there."""
+    first, second = grant(gated, ANN), grant(gated, ANN)
+    shared = {device_node(first, gated), device_node(second, gated), "kfd"}
+    assert set(gated.open_to(ANN)) == shared
+    gated.house.release(first)
+    assert set(gated.open_to(ANN)) == {device_node(second, gated), "kfd"}
+    gated.house.release(second)
+    assert gated.open_to(ANN) == []
+
+
+def test_what_udev_resets_is_closed_again(gated: Gated) -> None:
+    """The next look writes the ACL anew, after a crash of the agent too."""
+    lease = grant(gated, ANN)
+    for node in gated.nodes():
+        node.chmod(0o666)
+    assert len(gated.open_to(BEN)) == 3
+    gated.of(ON).look()
+    assert gated.open_to(BEN) == []
+    assert gated.open_to(ANN) == ["kfd", device_node(lease, gated)]
+
+
+def test_turned_off_it_puts_back_what_was_there(gated: Gated) -> None:
+    """Modes and ACLs as before the gate first closed, and nothing is left on record."""
+    grant(gated, ANN)
+    gated.of(GatePolicy()).look()
+    assert {node.stat().st_mode & 0o777 for node in gated.nodes()} == {0o666}
+    assert len(gated.open_to(BEN)) == 3
+    assert not (gated.state / RECORD).exists()
+
+
+def test_exempt_services_keep_every_node(gated: Gated) -> None:
+    """Uids that the site names are let in everywhere."""
+    gated.of(GatePolicy(enabled=True, exempt=frozenset({BEN}))).look()
+    assert len(gated.open_to(BEN)) == 3
+    assert gated.open_to(ANN) == []
+
+
+def test_a_seats_user_keeps_its_display(gated: Gated) -> None:
+    """On a card that drives a display the entries that logind wrote stay; the gate's own still go."""
+    gate = gated.of(ON, lambda pci: "card0-DP-1")
+    lease = grant(gated, ANN)
+    device = gated.house.agent.device(lease.slices[0].placed.device)
+    node = gate.node_of(device)
+    acl = node.read()
+    node.write(Acl(acl.owner, 0, 0, 6, {**acl.users, BEN: 6}))
+    gated.house.release(lease)
+    gate.look()
+    assert node.read().users == {BEN: 6}
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_who_had_a_node_open_is_told_and_ended_if_the_site_says_so(gated: Gated, kill: bool) -> None:
+    """Threat 21: a descriptor from before the gate closed works on, so its process is named, or killed."""
+    gate = gated.of(GatePolicy(enabled=True, kill=kill))
+    node = gate.kfd()
+    path = os.open(node.path, os.O_PATH)  # no driver serves it, so a real open is not to be had
+    child = subprocess.Popen(["sleep", "600"], user=ANN, group=ANN, extra_groups=[], pass_fds=[path])
+    os.close(path)
+    try:
+        gate.look()
+        told = [event for event in gated.house.ledger.events() if event.kind == "gate_leftover"]
+        assert [(event.data["pid"], event.data["uid"]) for event in told] == [(child.pid, ANN)]
+        if kill:
+            until(lambda: child.poll() is not None)
+        else:
+            assert child.poll() is None
+        gate.look()
+        again = [event for event in gated.house.ledger.events() if event.kind == "gate_leftover"]
+        assert again == told
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_root_is_not_held_by_it(gated: Gated) -> None:
+    """Nothing is stated of a lease of root's, which opens whatever it likes."""
+    lease = gated.house.grant(cus=8)
+    assert lease.guarantee.visibility is Visibility.ENVIRONMENT
+    assert gated.house.state(lease.id) is LeaseState.ACTIVE
