@@ -26,7 +26,7 @@ import gpulease
 from gpulease.transport import Transport
 
 MACHINE = os.environ.get("NODEAGENT_MACHINE", "mi300x-spx")
-# How many times slower than a computer of today everything is: 6 where the processor is emulated.
+# How many times slower than a computer of today everything is: 15 where the processor is emulated.
 PATIENCE = float(os.environ.get("NODEAGENT_PATIENCE", "1"))
 READY_SECONDS = 30 * PATIENCE
 COMMAND_SECONDS = 60 * PATIENCE
