@@ -67,5 +67,6 @@ class TestLease:
     def test_nothing_stays(self, fake: Fake, program: str) -> None:
         """After the program's end the kernel counts nothing, and has no process left."""
         ran = leased(fake, "--cu 25% --vram 4G", program, "malloc=2048")
+        assert ran.lines == ["malloc 2048 hipSuccess"], ran.errors
         assert [gpu["used"] for gpu in ran.state["gpus"]] == [0, 0]
         assert ran.state["processes"] == []
