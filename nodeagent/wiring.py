@@ -32,6 +32,7 @@ from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.subuids import Subuids
+from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.adapters.systemd import find_systemd
 from nodeagent.api.admission import Classify, Lane
@@ -63,6 +64,7 @@ from nodeagent.service.grant import Granter
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
+from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.means import Means
 from nodeagent.service.orders import Caller
@@ -71,6 +73,7 @@ from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
+from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
 from nodeagent.service.watch import Foreign, Sources, Watch, WatchPolicy
 
@@ -154,7 +157,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     def in_use(pid: int) -> bool:
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
 
-    hook = HookFiles(instance(state_dir).removesuffix(".slice"))
+    hook, supervisor = HookFiles(instance(state_dir).removesuffix(".slice")), _supervisor(node)
     kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
     gate = Gate(
         ledger,
@@ -169,11 +172,16 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     journal = Journal(
         ledger,
         _effects(tree, dmem, kernel, clock, in_use)
-        | {HOOK: HookEffect(hook), GATE: GateEffect(gate, survey)},
+        | {
+            HOOK: HookEffect(hook),
+            SUPERVISED: SupervisedEffect(supervisor),
+            GATE: GateEffect(gate, survey),
+        },
     )
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
     means: list[Means] = [
         KernelMeans(dmem, kernel),
+        SupervisedMeans(supervisor),
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
     ]
@@ -200,6 +208,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             survey=survey,
             granter=granter,
             attacher=Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use),
+            launcher=Launcher(ledger, tree, supervisor, anchors, quotas, locks, changes),
             releaser=releaser,
             changes=changes,
             identity=Identity(socket.gethostname(), node.machine, __version__),
@@ -357,6 +366,10 @@ def _watch_policy(config: settings.Config) -> WatchPolicy:
     return WatchPolicy(
         watch.seconds, watch.on_overuse == "kill", watch.tolerance_percent, watch.stalled_seconds
     )
+
+
+def _supervisor(node: Node) -> Supervisor:
+    return Supervisor(kfd=node.root / "dev/kfd", kfd_processes=node.root / "sys/class/kfd/kfd/proc")
 
 
 def _quota_limits(config: settings.Config) -> QuotaLimits:

@@ -32,10 +32,10 @@ def attach(
             leave a job, container or limit that it must stay in.
         OutsideFault: the kernel refuses.
     """
-    _check_identity(peer)
+    check_identity(peer)
     previous = tree.cgroup_of(peer.pid)
     if not _inside(cgroup, previous):
-        _check_confinement(tree, cgroup, previous)
+        check_confinement(tree, cgroup, previous)
         _check_gpu(peer, gpu_in_use)
         _move(tree, cgroup, peer, previous, gpu_in_use)
     start_time = start_time_of(peer.pid)
@@ -57,14 +57,14 @@ def _move(
         raise NotAllowed(f"process {peer.pid} ended") from None
     try:
         # The kernel moves by number, so only now is it known whom: again the peer, or somebody else.
-        _check_identity(peer)
+        check_identity(peer)
         _check_gpu(peer, gpu_in_use)
     except NotAllowed:
         _move_back(tree, cgroup, peer.pid, previous)
         raise
 
 
-def _check_identity(peer: Peer) -> None:
+def check_identity(peer: Peer) -> None:
     """Refuse a process that is not the peer or not (any more) the user that connected: threat 8."""
     if peer.pid <= 1:
         raise NotAllowed("the peer has no pid that the agent sees" if peer.pid <= 0 else "pid 1 stays")
@@ -88,7 +88,7 @@ def _check_gpu(peer: Peer, gpu_in_use: Callable[[int], bool]) -> None:
         )
 
 
-def _check_confinement(tree: CgroupTree, cgroup: OpenCgroup, previous: str | None) -> None:
+def check_confinement(tree: CgroupTree, cgroup: OpenCgroup, previous: str | None) -> None:
     """Refuse to take the peer out of a job or container, or from under a limit: threat 9."""
     if previous is None:
         raise NotAllowed("the peer's cgroup is not below the agent's cgroup2 mount")

@@ -72,6 +72,10 @@ class LeaseAnswer(Answer):
     reason: str | None
 
 
+class LaunchAnswer(Answer):
+    pid: int
+
+
 class LeasesAnswer(Answer):
     leases: list[LeaseAnswer]
     next: int | None

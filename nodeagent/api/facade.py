@@ -9,6 +9,7 @@ from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Refusal
+from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 
 
@@ -44,6 +45,9 @@ class Agent(Protocol):
         """The lease, once it is neither queued nor preparing nor releasing, or after *seconds*."""
 
     def attach(self, caller: Caller, lease_id: int) -> Lease: ...
+
+    def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
+        """The pid of the command that was started in a supervised lease."""
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease: ...
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from nodeagent.api.answers import LeaseAnswer, LeasesAnswer
+from nodeagent.api.answers import LaunchAnswer, LeaseAnswer, LeasesAnswer
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import FILTER_PATTERN, TEXT_PATTERN
 from nodeagent.api.metrics import RefusalCounter
-from nodeagent.api.models import EmptyBody, LeaseOrderBody, RenewBody
+from nodeagent.api.models import EmptyBody, LaunchBody, LeaseOrderBody, RenewBody
 from nodeagent.api.orders import order_of
 from nodeagent.api.present import Presenter, Viewer
 from nodeagent.api.query import AFTER, LEASE_ID, LIMIT, WAIT, choices, moment, pattern, whole
@@ -18,6 +18,7 @@ from nodeagent.api.waits import WaitingRoom
 from nodeagent.domain.errors import NotAllowed, UnknownThing
 from nodeagent.domain.lease import ENDED, HolderKind, Lease, LeaseState
 from nodeagent.domain.refusals import Refusal
+from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Granted
 from nodeagent.service.rights import owns_nothing
 
@@ -106,6 +107,11 @@ class LeaseRoutes:
     def attach(self, call: Call) -> Reply:
         return Reply(self._presenter.own_lease(self._agent.attach(call.caller, call.path["id"])))
 
+    def launch(self, call: Call) -> Reply:
+        given = cast(LaunchBody, call.body).descriptors
+        pid = self._agent.launch(call.caller, call.path["id"], LaunchOrder(**given.model_dump()))
+        return Reply(LaunchAnswer(pid=pid), 201)
+
     def renew(self, call: Call) -> Reply:
         body = cast(RenewBody, call.body)
         return Reply(
@@ -175,6 +181,18 @@ class LeaseRoutes:
                 query=(WAIT,),
             ),
             self._act("attach", self.attach, "Move the calling process into the lease."),
+            Route(
+                "POST",
+                f"{one}/launch",
+                "launchLease",
+                "Start the command of a supervised lease in the caller's name.",
+                self.launch,
+                {201: Promise("It runs.", LaunchAnswer)},
+                problems=(403, 404, 410, 429, 503),
+                path_parameters=(LEASE_ID,),
+                body=LaunchBody,
+                body_required=True,
+            ),
             self._act("renew", self.renew, "Count the lease's time from now again.", RenewBody),
             self._act("clear", self.clear, "Try the proof of its slices again now.", administrators=True),
         )

@@ -27,6 +27,7 @@ from nodeagent.api.fields import (
 
 LONGEST_TTL = 86_400  # seconds
 Ttl = Annotated[int, Field(ge=1, le=LONGEST_TTL), INTEGRAL]
+Descriptor = Annotated[int, Field(ge=0, le=1_073_741_823), INTEGRAL]
 Pid = Annotated[int, Field(ge=2, le=4_194_304), INTEGRAL]
 
 
@@ -161,6 +162,23 @@ class RenewBody(Body):
     """``POST /v1/leases/{id}/renew``; without a field the lease's own ttl starts again."""
 
     ttl_seconds: Given[Ttl] = None
+
+
+class DescriptorsBody(Body):
+    """Numbers of descriptors of the calling process. *command* is a sealed memory file of NUL-ended words."""
+
+    command: Descriptor
+    stdin: Descriptor
+    stdout: Descriptor
+    stderr: Descriptor
+    cwd: Descriptor
+    report: Descriptor
+
+
+class LaunchBody(Body):
+    """``POST /v1/leases/{id}/launch``."""
+
+    descriptors: DescriptorsBody
 
 
 class DrainBody(Body):

@@ -97,16 +97,19 @@ __attribute__((noreturn)) static void child(const struct request *request, int c
 	struct failure ready = { 0 };
 	char go;
 
+	channel = fcntl(channel, F_DUPFD_CLOEXEC, 4);
+	if (channel < 0)
+		_exit(125);
 	if (setsid() < 0)
 		fail(channel, "session");
 	if (write_to(request->cgroup, "cgroup.procs", "0"))
 		fail(channel, "cgroup");
-	if (fchdir(request->cwd))
-		fail(channel, "cwd");
 	if (take_standard(request))
 		fail(channel, "descriptors");
-	/* Nothing of the agent's or the supervisor's goes to the user's code. */
-	if ((channel > 3 && syscall(SYS_close_range, 3, channel - 1, 0)) ||
+	if (dup2(request->cwd, 3) != 3)
+		fail(channel, "descriptors");
+	/* Nothing of the agent's or the supervisor's goes to the user's code; 3 is its directory for now. */
+	if ((channel > 4 && syscall(SYS_close_range, 4, channel - 1, 0)) ||
 	    syscall(SYS_close_range, channel + 1, ~0U, 0))
 		fail(channel, "descriptors");
 	if (take_limits(request))
@@ -123,6 +126,9 @@ __attribute__((noreturn)) static void child(const struct request *request, int c
 	close(ready.listener);
 	if (become(request))
 		fail(channel, "identity");
+	if (fchdir(3))			/* with the user's rights */
+		fail(channel, "cwd");
+	close(3);
 	environ = request->envp;
 	execvp(request->argv[0], request->argv);	/* by the user's own PATH, with the user's own rights */
 	fail(channel, "exec");

@@ -15,6 +15,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
 from nodeagent.service.grant import Granter, Outcome
+from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns_nothing
@@ -41,6 +42,7 @@ class AgentParts:
     survey: Survey
     granter: Granter
     attacher: Attacher
+    launcher: Launcher
     releaser: Releaser
     changes: Changes
     identity: Identity
@@ -141,6 +143,10 @@ class Agent:
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         return self._parts.attacher.attach(caller, lease_id)
+
+    def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
+        """Start the command of a supervised lease; its pid."""
+        return self._parts.launcher.launch(caller, lease_id, order)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
         return self._parts.attacher.renew(caller, lease_id, ttl_seconds)

@@ -10,6 +10,7 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.peer import Peer
 from nodeagent.adapters.processes import start_time_of
 from nodeagent.domain.errors import NotAllowed, StaleLease, UnknownThing
+from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease, LeaseState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
@@ -56,7 +57,8 @@ class Attacher:
         """
         self._quotas.take_call(caller)
         with self._locks.of(lease_id):
-            lease = self._own_active(caller, lease_id)
+            lease = own_active(self._ledger, caller, lease_id)
+            _check_open(lease)
             anchor = self._enter(caller, lease)
             with self._ledger.write(release=True) as tx:
                 if anchor.pid is not None:
@@ -74,7 +76,7 @@ class Attacher:
         """
         self._quotas.take_call(caller)
         with self._locks.of(lease_id):
-            lease = self._own_active(caller, lease_id)
+            lease = own_active(self._ledger, caller, lease_id)
             if lease.anchor.kind is not AnchorKind.TTL and ttl_seconds is None:
                 raise NotAllowed(f"lease {lease_id} is anchored by its {lease.anchor.kind}, not by time")
             with self._ledger.write(release=True) as tx:
@@ -113,17 +115,29 @@ class Attacher:
     def _peer(caller: Caller) -> Peer:
         return Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
 
-    def _own_active(self, caller: Caller, lease_id: int) -> Lease:
-        lease = self._read(lease_id)
-        must_own(caller, lease)
-        if lease.state in (LeaseState.QUEUED, LeaseState.PREPARING):
-            raise NotAllowed(f"lease {lease_id} is still {lease.state}")
-        if lease.state is not LeaseState.ACTIVE:
-            raise StaleLease(f"lease {lease_id} is {lease.state}: {lease.reason or 'it has ended'}")
-        return lease
-
     def _read(self, lease_id: int) -> Lease:
-        lease = self._ledger.lease(lease_id)
-        if lease is None:
-            raise UnknownThing(f"there is no lease {lease_id}")
-        return lease
+        return _known(self._ledger, lease_id)
+
+
+def own_active(ledger: Ledger, caller: Caller, lease_id: int) -> Lease:
+    """The caller's lease, while it is active. Raises NotAllowed, StaleLease or UnknownThing."""
+    lease = _known(ledger, lease_id)
+    must_own(caller, lease)
+    if lease.state in (LeaseState.QUEUED, LeaseState.PREPARING):
+        raise NotAllowed(f"lease {lease_id} is still {lease.state}")
+    if lease.state is not LeaseState.ACTIVE:
+        raise StaleLease(f"lease {lease_id} is {lease.state}: {lease.reason or 'it has ended'}")
+    return lease
+
+
+def _known(ledger: Ledger, lease_id: int) -> Lease:
+    lease = ledger.lease(lease_id)
+    if lease is None:
+        raise UnknownThing(f"there is no lease {lease_id}")
+    return lease
+
+
+def _check_open(lease: Lease) -> None:
+    """Refuse to let a process without the filter into a lease that is stated supervised: threat 19."""
+    if lease.guarantee is not None and lease.guarantee.memory is Memory.SUPERVISED:
+        raise NotAllowed(f"lease {lease.id} is supervised: only the command that it was taken for runs in it")

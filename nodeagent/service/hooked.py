@@ -39,13 +39,13 @@ class HookMeans:
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):
             return []
-        devices = [_device(one, setting.inventory) for one in setting.placed]
+        devices = [device_arguments(one, setting.inventory) for one in setting.placed]
         demanded = setting.demanded.memory
         strict = demanded is not None and demanded is not Memory.ADVISORY
         return [Planned(HOOK, {"lease": lease_id, "uid": setting.uid, "devices": devices, "strict": strict})]
 
     def _applies(self, setting: Setting) -> bool:
-        known = all(_hookable(setting.inventory.device(one.device)) for one in setting.placed)
+        known = all(hookable(setting.inventory.device(one.device)) for one in setting.placed)
         return not setting.adopted and known and self._unavailable() is None
 
     def _unavailable(self) -> str | None:
@@ -62,13 +62,13 @@ class HookEffect:
         path = self._files.prepare(
             int(arguments["lease"]),
             int(arguments["uid"]),
-            _devices(arguments),
+            devices_of(arguments),
             strict=bool(arguments["strict"]),
         )
         return {"limits": str(path)}
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        self._files.verify(int(arguments["lease"]), _devices(arguments), strict=bool(arguments["strict"]))
+        self._files.verify(int(arguments["lease"]), devices_of(arguments), strict=bool(arguments["strict"]))
         return {
             "holds": {"memory": Memory.HOOK, "compute": Compute.HOOK},
             "environment": {
@@ -85,12 +85,12 @@ class HookEffect:
 _HOLD = Hold(memory=Memory.HOOK, compute=Compute.HOOK)
 
 
-def _hookable(device: Device | None) -> bool:
+def hookable(device: Device | None) -> bool:
     """Whether the hook can tell the device: by KFD's id, and by its render node."""
     return device is not None and device.gpu_id is not None and device.render_node is not None
 
 
-def _device(placed: PlacedSlice, inventory: Inventory) -> Mapping[str, Any]:
+def device_arguments(placed: PlacedSlice, inventory: Inventory) -> Mapping[str, Any]:
     device = inventory.device(placed.device)
     if device is None or device.render_node is None:
         raise LookupError(placed.device)  # _applies looked
@@ -104,5 +104,5 @@ def _device(placed: PlacedSlice, inventory: Inventory) -> Mapping[str, Any]:
     }
 
 
-def _devices(arguments: Arguments) -> list[HookDevice]:
+def devices_of(arguments: Arguments) -> list[HookDevice]:
     return [HookDevice(**{**one, "cus": CuSet.parse(one["cus"])}) for one in arguments["devices"]]

@@ -31,6 +31,7 @@ from nodeagent.domain.lease import (
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
+from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
 from nodeagent.service.rights import must_be_allowed
 
@@ -219,6 +220,11 @@ class FakeAgent:
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         return self._own(caller, lease_id)
+
+    def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
+        self.calls.append(("launch", order))
+        self._own(caller, lease_id)
+        return 4242
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
         self.calls.append(("renew", ttl_seconds))

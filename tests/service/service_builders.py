@@ -41,6 +41,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Effect, Journal
 from nodeagent.service.grant import Granter
 from nodeagent.service.kernel import KernelMeans
+from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
 from nodeagent.service.placing import Placer
@@ -143,6 +144,7 @@ class House:
                     self.changes,
                     self.in_use,
                 ),
+                launcher=Launcher(self.ledger, tree, None, self.anchors, self.quotas, locks, self.changes),
                 releaser=self.releaser,
                 changes=self.changes,
                 identity=Identity("node", name, "0"),

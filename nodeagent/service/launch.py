@@ -1,0 +1,149 @@
+"""Launch: start the command of a supervised lease in its caller's name, as confined as its caller."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nodeagent.adapters.attach import check_confinement, check_identity
+from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
+from nodeagent.adapters.descriptors import sealed_content, taken
+from nodeagent.adapters.inheritance import inherited_from
+from nodeagent.adapters.peer import Peer
+from nodeagent.adapters.supervisor import Descriptors, Launch, Supervisor
+from nodeagent.domain.errors import InvalidField, NotAllowed, StaleLease
+from nodeagent.domain.guarantee import Memory
+from nodeagent.domain.lease import Lease
+from nodeagent.domain.records import EffectRecord
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.anchoring import Anchors
+from nodeagent.service.attach import own_active
+from nodeagent.service.cgroup_effects import CGROUP, ref_of
+from nodeagent.service.changes import Changes
+from nodeagent.service.hooked import devices_of
+from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.orders import Caller
+from nodeagent.service.quotas import Quotas
+from nodeagent.service.supervised import SUPERVISED
+
+HOME = "supervisor"  # the cgroup of all supervisors: not the agent's, whose end they survive
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOrder:
+    """Numbers of the caller's own descriptors. *command* is a sealed memory file: see `parse_command`."""
+
+    command: int
+    stdin: int
+    stdout: int
+    stderr: int
+    cwd: int
+    report: int
+
+
+class Launcher:
+    """Starts commands of supervised leases, one of each lease."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        tree: CgroupTree | None,
+        supervisor: Supervisor | None,
+        anchors: Anchors,
+        quotas: Quotas,
+        locks: LeaseLocks,
+        changes: Changes,
+    ) -> None:
+        self._ledger = ledger
+        self._tree = tree
+        self._supervisor = supervisor
+        self._anchors = anchors
+        self._quotas = quotas
+        self._locks = locks
+        self._changes = changes
+
+    def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
+        """Start the command in the lease; its pid once its own code runs.
+
+        Raises:
+            NotAllowed: the lease is another's, is not supervised or runs something already, or the caller is
+                confined in a way that a launch would undo; also where the command cannot be executed.
+            InvalidField: *command* is not as `parse_command` wants it.
+            StaleLease, UnknownThing: there is no such lease any more, or never was.
+            TooMany: the caller asks without end, and each time is written down.
+        """
+        self._quotas.take_call(caller)
+        with self._locks.of(lease_id):
+            lease = own_active(self._ledger, caller, lease_id)
+            pid = self._start(caller, lease, order)
+            with self._ledger.write(release=True) as tx:
+                if not lease.anchor.armed:
+                    tx.set_anchor(lease_id, self._anchors.armed(lease.anchor))
+                tx.event("launched", uid=caller.uid, lease=lease_id, data={"pid": pid})
+        self._changes.announce(lease_id)
+        return pid
+
+    def _start(self, caller: Caller, lease: Lease, order: LaunchOrder) -> int:
+        records = {record.kind: record for record in self._ledger.effects(lease.id)}
+        home, planned = records.get(CGROUP), records.get(SUPERVISED)
+        if self._tree is None or self._supervisor is None or home is None or planned is None:
+            raise NotAllowed(f"lease {lease.id} is not supervised: ask for it with require memory=supervised")
+        ref = ref_of(home.evidence or {})
+        if ref is None or lease.guarantee is None or lease.guarantee.memory is not Memory.SUPERVISED:
+            raise NotAllowed(f"lease {lease.id} is not stated supervised")
+        try:
+            with self._tree.open(ref) as cgroup, self._tree.open(self._tree.scratch(HOME)) as supervisors:
+                if cgroup.populated():
+                    raise NotAllowed(f"lease {lease.id} has its command already, and takes no second")
+                return self._supervised(
+                    self._supervisor, self._tree, caller, planned, order, cgroup, supervisors.fileno()
+                )
+        except FileNotFoundError:
+            raise StaleLease(f"the cgroup of lease {lease.id} is gone") from None
+
+    def _supervised(
+        self,
+        supervisor: Supervisor,
+        tree: CgroupTree,
+        caller: Caller,
+        planned: EffectRecord,
+        order: LaunchOrder,
+        cgroup: OpenCgroup,
+        home: int,
+    ) -> int:
+        peer = Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
+        check_identity(peer)
+        check_confinement(tree, cgroup, tree.cgroup_of(peer.pid))
+        inherited = inherited_from(peer)
+        offered = (order.command, order.stdin, order.stdout, order.stderr, order.cwd, order.report)
+        with taken(peer.pidfd if peer.pidfd is not None else -1, offered) as (command, *given):
+            argv, environment = parse_command(sealed_content(command))
+            check_identity(peer)  # still who it was: what was taken is its own
+            return supervisor.launch(
+                Launch(
+                    lease=int(str(planned.arguments["lease"])),
+                    devices=tuple(devices_of(planned.arguments)),
+                    cgroup=cgroup.fileno(),
+                    home=home,
+                    argv=argv,
+                    environment=environment,
+                    descriptors=Descriptors(*given),
+                    uid=peer.uid,
+                    gid=peer.gid,
+                    groups=peer.groups,
+                    inherited=inherited,
+                )
+            )
+
+
+def parse_command(content: bytes) -> tuple[tuple[str, ...], dict[str, str]]:
+    """NUL-ended words: how many the command has, the command's, then the environment's ``NAME=value``.
+
+    Raises InvalidField.
+    """
+    count, *words = content.split(b"\0")
+    if not words or words.pop() or not count.isdigit() or not 0 < int(count[:8]) <= len(words):
+        raise InvalidField("descriptors.command", "is not a count and as many words, each ended by NUL")
+    command, environment = words[: int(count)], words[int(count) :]
+    pairs = [os.fsdecode(word).partition("=") for word in environment]
+    return tuple(os.fsdecode(word) for word in command), {name: value for name, _, value in pairs}

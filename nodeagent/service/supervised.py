@@ -1,0 +1,71 @@
+"""The supervised tier: a root process that the kernel asks about each allocation of the lease's one command.
+
+Only for leases that demand it, since nothing else may enter such a lease (threat 19): what the agent did not
+start under the filter is not held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodeagent.adapters.supervisor import Supervisor
+from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.guarantee import Hold, Memory
+from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
+from nodeagent.service.hooked import device_arguments, hookable
+from nodeagent.service.means import Setting
+from nodeagent.service.orders import Tier
+
+SUPERVISED = "supervised"
+
+
+class SupervisedMeans:
+    """Plans the tier where it is demanded and can be had. *supervisor* is None where it is turned off."""
+
+    def __init__(self, supervisor: Supervisor | None) -> None:
+        self._supervisor = supervisor
+
+    def tier(self) -> Tier:
+        why = self._unavailable()
+        return Tier(
+            "supervised", why is None, why or "a process of root's is asked about each allocation, on demand"
+        )
+
+    def promise(self, setting: Setting) -> Hold:
+        return Hold(memory=Memory.SUPERVISED) if self._applies(setting) else Hold()
+
+    def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
+        if not self._applies(setting):
+            return []
+        devices = [device_arguments(one, setting.inventory) for one in setting.placed]
+        return [Planned(SUPERVISED, {"lease": lease_id, "devices": devices})]
+
+    def _applies(self, setting: Setting) -> bool:
+        if setting.demanded.memory is not Memory.SUPERVISED or setting.cgroup is None:
+            return False
+        known = all(hookable(setting.inventory.device(one.device)) for one in setting.placed)
+        return known and self._unavailable() is None
+
+    def _unavailable(self) -> str | None:
+        return "turned off" if self._supervisor is None else self._supervisor.unavailable()
+
+
+class SupervisedEffect:
+    """The promise that the lease's command is started under a supervisor, and nothing enters otherwise.
+
+    Nothing is to be undone: the supervisor ends with the last process that it supervises.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def apply(self, arguments: Arguments) -> Evidence:
+        return {}
+
+    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
+        if why := self._supervisor.unavailable():
+            raise OutsideFault("supervisor", why)
+        return {"holds": {"memory": Memory.SUPERVISED}}
+
+    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+        return {"supervisor": "ends with its last process"}
