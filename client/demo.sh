@@ -6,6 +6,15 @@ cd "$(dirname "$0")/.."
 . client/node.sh
 PATH=$PWD/.venv/bin:$PATH
 
+# Root with ROCm libraries but no GPU gets real HIP programs on a fake driver (docs/rocm.md).
+can_fake() {
+    [ -z "${NODEAGENT_FAKE:-}" ] && [ -n "$(choose_node none)" ] && [ "$(id -u)" -eq 0 ] && [ -w /dev/fuse ] &&
+        command -v gcc && [ -e /usr/include/hip/hip_runtime_api.h ] && python -m tests.fakekfd -- rocminfo
+}
+if can_fake >/dev/null 2>&1; then
+    NODEAGENT_FAKE=yes exec python -m tests.fakekfd --gpus 2 -- client/demo.sh
+fi
+
 dir=$(mktemp -d "${TMPDIR:-/tmp}/nodeagent-demo.XXXXXX")
 export GPULEASE_SOCKET="$dir/api.sock"
 stay=$dir/stay # the workloads run while this file exists
@@ -47,11 +56,15 @@ until_true() {
     done
 }
 
-# A workload: says what it was given, then stays.
+# A workload: says what it was given, takes half of its memory and then more than is left, and stays.
 cat >"$dir/workload" <<'WORKLOAD'
 echo "    ROCR_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES"
 echo "    HSA_CU_MASK=$HSA_CU_MASK"
 echo "    GPULEASE_VRAM_BYTES=$GPULEASE_VRAM_BYTES"
+if [ -x "$2" ]; then
+    half=$((GPULEASE_VRAM_BYTES / 2097152))
+    "$2" "malloc=$half" "malloc=$((half + 1024))" "malloc=64" 2>/dev/null | sed 's/^/    HIP, MiB: /'
+fi
 echo "    (lease $GPULEASE_ID, staying until told to end)"
 while [ -e "$1" ]; do sleep 0.2; done
 WORKLOAD
@@ -61,7 +74,7 @@ start() {
     log=$1
     shift
     printf '$ %s\n' "gpulease run $* -- sh workload"
-    gpulease run "$@" -- sh "$dir/workload" "$stay" >"$log" 2>&1 &
+    gpulease run "$@" -- sh "$dir/workload" "$stay" "$dir/hip" >"$log" 2>&1 &
     runs="$runs $!"
     until_true grep -q 'staying until told' "$log" || { cat "$log"; return 1; }
     cat "$log"
@@ -81,12 +94,16 @@ sys.exit("no such device: " + sys.argv[1])
 ' "$1"
 }
 
+if [ -n "${NODEAGENT_FAKE:-}" ]; then
+    gcc -o "$dir/hip" tests/rocm/program.c -lamdhip64
+    chmod 755 "$dir" "$dir/hip"
+fi
 simulate=$(choose_node mi300x-spx)
 if [ -n "$simulate" ]; then
     heading "An agent on a simulated node: eight MI300X, from a real machine's sysfs"
     even="--cu 25% --vram 32G" exact="--cu 76 --shape exact --vram 16G"
 else
-    heading "An agent on this node's own GPUs"
+    heading "An agent on this node's ${NODEAGENT_FAKE:+fake }GPUs"
     even="--cu 25% --vram 20%" exact="--cu 25% --shape exact --vram 10%"
 fi
 printf '$ %s\n' "nodeagent serve $simulate --socket $GPULEASE_SOCKET --state-dir $dir/state"
