@@ -1,0 +1,128 @@
+"""The kernel tier on a real dmem controller, with systemd around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig.wired import GIB, PROBE, Wired, command, limit, open_again, path_of
+
+pytestmark = pytest.mark.rig
+
+
+@pytest.fixture
+def wired(rig, tmp_path: Path) -> Iterator[Wired]:
+    """An agent whose self-test has passed on every region; whatever it closed is open after the test."""
+    made = Wired(tmp_path)
+    yield made
+    made.stop()
+    open_again(tmp_path)
+
+
+def ready(made: Wired) -> bool:
+    return made.tier().why == "dmem.max holds each lease, and all else is closed"
+
+
+def gpu_of(rig, region: str):
+    return next(gpu for gpu in rig.gpus if gpu.region == region)
+
+
+def test_two_leases_on_several_gpus_hold_against_each_other(rig, wired: Wired, eventually) -> None:
+    """Limits are there before anyone enters; what is over is refused, below it and nested; others go on."""
+    eventually(lambda: ready(wired))
+    first, second = wired.grant(2 * GIB, 2 * GIB), wired.grant(GIB)
+    assert first.guarantee.memory == second.guarantee.memory == "kernel"
+    regions = wired.regions(first)
+    assert len(regions) == 2
+    assert all(limit(path_of(first), region) == str(size) for region, size in regions.items())
+    (shared,) = wired.regions(second)
+    neighbour = rig.holder(gpu_of(rig, shared), path_of(second))
+    assert neighbour.do(f"alloc {GIB // 2}") == "ok"
+    for region, size in regions.items():
+        inner = path_of(first) / f"nested-{region.split('/')[1]}"
+        inner.mkdir()
+        holder = rig.holder(gpu_of(rig, region), inner)
+        assert holder.do(f"alloc {size}") == "ok"
+        assert holder.do("alloc 4096") == "ENOMEM"
+    assert neighbour.do(f"alloc {GIB // 2}") == "ok"
+    assert neighbour.do("alloc 4096") == "ENOMEM"
+    ref = wired.built.ledger.lease(first.id)
+    assert ref is not None
+    wired.release(first)
+    assert not path_of(first).exists()
+
+
+def test_limits_survive_what_systemd_does(rig, wired: Wired, eventually) -> None:
+    """The lease is a slice that PID 1 knows, and nothing that systemd does around it takes a limit."""
+    eventually(lambda: ready(wired))
+    lease = wired.grant(GIB)
+    ((region, size),) = wired.regions(lease).items()
+    slice_ = path_of(lease).name
+    assert command("systemctl", "is-active", slice_) == "active"
+    for words in (
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "daemon-reexec"),
+        ("systemctl", "set-property", "--runtime", slice_, "MemoryMax=1G", "CPUQuota=150%"),
+        ("systemctl", "set-property", "--runtime", path_of(lease).parent.name, "TasksMax=500"),
+        ("systemd-run", "-q", f"--slice={slice_}", "--unit=rig-inside", "sleep", "1000"),
+        ("systemctl", "stop", "rig-inside"),
+        ("systemd-run", "-q", "--wait", "--unit=rig-beside", "true"),
+    ):
+        command(*words)
+        assert limit(path_of(lease), region) == str(size), words
+    assert wired.events("limit_restored") == []
+    wired.release(lease)
+    assert command("systemctl", "is-active", slice_) == "inactive"
+
+
+def test_a_limit_that_was_taken_comes_back(rig, wired: Wired, eventually) -> None:
+    """Raised or removed with the controller, it is written again at the next look, and told."""
+    eventually(lambda: ready(wired))
+    lease = wired.grant(GIB)
+    ((region, size),) = wired.regions(lease).items()
+    (path_of(lease) / "dmem.max").write_text(f"{region} max\n")
+    eventually(lambda: limit(path_of(lease), region) == str(size))
+    (path_of(lease).parent / "cgroup.subtree_control").write_text("-dmem")
+    eventually(lambda: (path_of(lease) / "dmem.max").exists() and limit(path_of(lease), region) == str(size))
+    assert wired.events("limit_restored")
+
+
+def test_nothing_is_charged_once_everything_was_killed(rig, wired: Wired, eventually) -> None:
+    """The agent's end takes no limit; a kill of the lease's processes gives every byte back."""
+    eventually(lambda: ready(wired))
+    lease = wired.grant(GIB)
+    ((region, size),) = wired.regions(lease).items()
+    holders = [rig.holder(gpu_of(rig, region), path_of(lease)) for _ in range(2)]
+    assert [holder.do(f"alloc {size // 2}") for holder in holders] == ["ok", "ok"]
+    wired.stop()
+    assert limit(path_of(lease), region) == str(size)
+    for holder in holders:
+        holder.end()
+    current = path_of(lease) / "dmem.current"
+    eventually(lambda: f"{region} 0" in current.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        ("#!/bin/sh\necho held\nread -r _\n", "has the files and not the effect"),
+        ("#!/bin/sh\necho no such device\nexit 1\n", "no allocation could be tried: no such device"),
+        (PROBE.replace('"$3"', "20000000"), "were allocated under a limit of"),
+    ],
+)
+def test_a_kernel_that_only_has_the_files_has_no_tier(rig, tmp_path: Path, probe: str, why: str) -> None:
+    """What is not charged, cannot be tried, or goes over its limit is not offered as held."""
+    made = Wired(tmp_path, probe=probe)
+    try:
+        tier = made.tier()
+        assert why in tier.why
+        assert not tier.present
+        assert made.grant(GIB).guarantee.memory == "advisory"
+        outside = Path("/sys/fs/cgroup/user.slice/dmem.max").read_text().splitlines()
+        assert all(line.endswith(" max") for line in outside)
+    finally:
+        for lease in made.built.ledger.live():
+            made.release(lease)
+        made.stop()

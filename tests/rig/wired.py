@@ -1,0 +1,113 @@
+"""The whole agent, wired as it is served, in the test's own process and on the rig's kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nodeagent import config as settings
+from nodeagent import wiring
+from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
+from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order
+
+CGROUPS = Path("/sys/fs/cgroup")
+CALLERS = CGROUPS / "user.slice/rig-callers"
+GIB = 1 << 30
+# Allocates on fakegpu as `nodeagent.adapters.kfd_probe` does on a KFD.
+PROBE = """\
+    #!/bin/sh
+    exec 3<>"$1"
+    printf 'alloc %s' "$3" >&3 || exit 1
+    echo held
+    read -r _
+"""
+
+
+class Wired:
+    """An agent on fakegpu's machine. Its callers sit in a user session, so that its leases do not nest."""
+
+    def __init__(self, directory: Path, *, probe: str = PROBE, **closure: Any) -> None:
+        self.state = directory / "state"
+        self.state.mkdir(mode=0o700, exist_ok=True)
+        program = directory / "probe"
+        program.write_text(textwrap.dedent(probe))
+        program.chmod(0o755)
+        config = settings.Config(
+            state=settings.State(directory=self.state),
+            closure=settings.Closure(probe=str(program), **closure),
+            hook=settings.Hook(enabled=False),
+        )
+        CALLERS.mkdir(exist_ok=True)
+        self._caller = subprocess.Popen(["sleep", "infinity"])
+        (CALLERS / "cgroup.procs").write_text(str(self._caller.pid))
+        self.built = wiring.build(config, wiring.simulated_node("mi300x-spx", self.state))
+        self.built.start()
+
+    def tier(self) -> Any:
+        return next(tier for tier in self.built.agent.node().tiers if tier.name == "dmem")
+
+    def grant(self, *vram: int, pid: int | None = None) -> Lease:
+        """A lease of so many bytes on so many devices, for a caller of this or that process."""
+        slices = tuple(SliceRequest(cu_percent=25, vram_bytes=size) for size in vram)
+        caller = Caller(0, 0, frozenset(), pid or self._caller.pid, None, administrator=True)
+        order = Order(
+            Request(slices=slices),
+            HolderKind.CLIENT,
+            "rig",
+            AnchorOrder(AnchorKind.TTL, 900),
+            request_id=None,
+            digest="",
+        )
+        outcome = self.built.agent.grant(caller, order)
+        assert isinstance(outcome, Granted), outcome
+        return outcome.lease
+
+    def regions(self, lease: Lease) -> Mapping[str, int]:
+        """Bytes by region, as its journal has them."""
+        told: Any = next(one for one in self.built.ledger.effects(lease.id) if one.kind == "dmem")
+        return dict(told.arguments["regions"])
+
+    def events(self, kind: str) -> list[Any]:
+        return [event for event in self.built.ledger.events(limit=1000) if event.kind == kind]
+
+    def release(self, lease: Lease) -> Lease:
+        caller = Caller(0, 0, frozenset(), os.getpid(), None, administrator=True)
+        return self.built.agent.release(caller, lease.id, 30)
+
+    def stop(self) -> None:
+        """Stop the agent; leases and limits stay. Again is harmless."""
+        if self._caller.poll() is not None:
+            return
+        self.built.stop()
+        self._caller.kill()
+        self._caller.wait()
+
+
+def open_again(directory: Path) -> None:
+    """End the leases that an agent left in *directory*, and take back all that it closed."""
+    last = Wired(directory, enabled=False)
+    for lease in last.built.ledger.live():
+        last.release(lease)
+    last.stop()
+
+
+def path_of(lease: Lease) -> Path:
+    assert lease.cgroup is not None
+    return CGROUPS / lease.cgroup[1:]
+
+
+def limit(cgroup: Path, region: str) -> str:
+    """What the cgroup's dmem.max says of *region*."""
+    table = dict(line.split() for line in (cgroup / "dmem.max").read_text().splitlines())
+    return table[region]
+
+
+def command(*words: str, **options: Any) -> str:
+    """Run it to its end; what it said."""
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, **options)
+    return (ran.stdout + ran.stderr).strip()
