@@ -269,7 +269,7 @@ def test_a_run_inside_a_job_nests_below_it(node):
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"0::/{job.name}/gpulease_")
+        assert done.stdout.startswith(f"0::/{job.name}/gpulease")
         assert node.until(lambda: not node.live())
         assert not [entry for entry in job.iterdir() if entry.is_dir()]
     finally:
