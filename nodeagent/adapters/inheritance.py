@@ -7,7 +7,6 @@ and nice value, and the same namespaces, root and filters, or it is refused (thr
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from nodeagent.adapters.processes import PROC
 from nodeagent.domain.errors import NotAllowed
 
 _NAMESPACES = ("mnt", "pid", "user", "net", "ipc", "uts", "cgroup", "time")
-_LIMITS = tuple(range(16))  # RLIM_NLIMITS; numbers are the kernel's
 _UNLIMITED = 2**64 - 1
+_NAME_WIDTH = 26  # of a line in /proc/<pid>/limits
 _KEPT_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: Python ignores them for itself, not for what it starts
 
 
@@ -52,7 +51,7 @@ def inherited_from(peer: Peer) -> Inherited:
             no_new_privileges=status["NoNewPrivs"] == "1",
             ignored_signals=_ignored(int(status["SigIgn"], 16)),
             cpus=frozenset(os.sched_getaffinity(peer.pid)),
-            limits={which: _limit(peer.pid, which) for which in _LIMITS},
+            limits=_limits(peer.pid),
         )
     except (OSError, KeyError) as fault:
         raise NotAllowed(f"process {peer.pid} has ended, or cannot be looked at: {fault}") from None
@@ -109,6 +108,18 @@ def _ignored(mask: int) -> int:
     return mask
 
 
-def _limit(pid: int, which: int) -> tuple[int, int]:
-    soft, hard = resource.prlimit(pid, which)
-    return soft & _UNLIMITED, hard & _UNLIMITED  # RLIM_INFINITY is -1 in Python
+def _limits(pid: int) -> dict[int, tuple[int, int]]:
+    """From the text file, whose lines come in the order of the RLIMIT_ numbers (fs/proc/base.c).
+
+    prlimit(2) on another user's process wants CAP_SYS_RESOURCE even for a look.
+    """
+    _, *lines = (PROC / str(pid) / "limits").read_text().splitlines()
+    limits = {}
+    for which, line in enumerate(lines):
+        soft, hard = line[_NAME_WIDTH:].split()[:2]
+        limits[which] = (_number(soft), _number(hard))
+    return limits
+
+
+def _number(text: str) -> int:
+    return _UNLIMITED if text == "unlimited" else int(text)

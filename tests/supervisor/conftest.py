@@ -96,7 +96,7 @@ def cgroup() -> Iterator[OpenCgroup]:
             time.sleep(0.01)
         opened.remove()
     with suppress(OSError):
-        (mount / tree.instance).rmdir()
+        Path(f"{mount}{tree.instance}").rmdir()
 
 
 @dataclass

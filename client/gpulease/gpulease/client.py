@@ -115,6 +115,18 @@ class Client:
         """Move the calling process into the lease."""
         return Lease.from_raw(self._post(f"/v1/leases/{lease_id}/attach", {}))
 
+    def launch(self, lease_id: int, command: int, cwd: int, report: int) -> int:
+        """Have the agent start the command of a supervised lease with our standard descriptors; its pid.
+
+        *command*, *cwd* and *report* are open descriptors: a sealed memory file of words, a directory, and a
+        pipe's writing end that gets ``exited STATUS``. See ``POST /v1/leases/{id}/launch``.
+        """
+        given = {"stdin": 0, "stdout": 1, "stderr": 2, "command": command, "cwd": cwd, "report": report}
+        pid = self._post(f"/v1/leases/{lease_id}/launch", {"descriptors": given}).get("pid")
+        if not isinstance(pid, int):
+            raise AgentUnreachable(f"{self.socket}: the answer has no pid")
+        return pid
+
     def renew(self, lease_id: int, ttl_seconds: Optional[int] = None) -> Lease:
         body = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
         return Lease.from_raw(self._post(f"/v1/leases/{lease_id}/renew", body))

@@ -72,6 +72,14 @@ class Relay:
         restore_ignored()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
+    def let_in(self) -> None:
+        """Deliver again what was held back; whoever calls has handlers for it."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def hold_back(self) -> None:
+        """Hold signals back again: the command has ended, and what remains is to be done in any case."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._waited)
+
     def until_end(self, child: int) -> int:
         """Pass signals on to *child* until it ends; the wait status."""
         while True:

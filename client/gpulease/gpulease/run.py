@@ -39,6 +39,8 @@ class Runner:
             if show:
                 self._screen.line(json.dumps(lease.raw))
             self._screen.flush()
+            if lease.guarantee.get("memory") == "supervised":
+                return self._supervised(command, lease)
             return self._in_lease(command, lease)
         finally:
             self._give_back(lease)
@@ -77,7 +79,17 @@ class Runner:
             os.close(reading)
         if report != _READY:
             raise _failure(report, status)
-        return os.WTERMSIG(status) + 128 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return _exit_code(status)
+
+    def _supervised(self, command: Sequence[str], lease: Lease) -> int:
+        from gpulease.supervised import run_supervised
+
+        environment = environment_with(os.environ, lease.environment)
+        status = run_supervised(self._client, self._relay, lease.id, command, environment)
+        if status is None:
+            self._screen.line("gpulease: note: the command's supervisor died; its exit code is lost")
+            return 1
+        return _exit_code(status)
 
     def _child(self, command: Sequence[str], lease: Lease, wrapper: int, report: int) -> None:
         """Never returns: the command, or an exit with the failure in *report*."""
@@ -134,6 +146,10 @@ def execute(client: Client, lease_id: int, command: Sequence[str]) -> None:
     environment = environment_with(os.environ, settings)
     restore_ignored()
     become(command, environment)
+
+
+def _exit_code(status: int) -> int:
+    return os.WTERMSIG(status) + 128 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _read_all(descriptor: int) -> bytes:
