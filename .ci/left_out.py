@@ -25,7 +25,7 @@ def main() -> None:
     skips = left_out(Path(sys.argv[1]))
     for (part, reason), count in sorted(skips.items()):
         print(f"left out: {count} in {part}: {reason}")
-    print("left out: hardware: no test uses a GPU yet; nodes are made from machine files, and no kernel ran")
+    print("left out: hardware: no test uses a GPU; drivers are imitated, and no GPU ran a program")
 
 
 if __name__ == "__main__":

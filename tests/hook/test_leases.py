@@ -47,6 +47,11 @@ def test_the_variable_is_the_last_resort(node: Node) -> None:
     assert node.start(env=by_variable(node))("alloc(11 << 20)") == "ENOMEM"
 
 
+@pytest.mark.way_out(
+    "GPULEASE_HOOK pointed elsewhere, before or after the start",
+    tier="hook",
+    outcome="not looked at where root's file or the cgroup names the lease",
+)
 def test_the_environment_loosens_nothing(node: Node, make_node) -> None:
     """With a fixed file the variable is not looked at, and setting it later changes nothing."""
     node.lease(10 * MIB)
@@ -60,6 +65,7 @@ def test_the_environment_loosens_nothing(node: Node, make_node) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.way_out("a limits file of one's own", tier="hook", outcome="not believed; no VRAM is granted")
 def test_a_file_of_a_user_is_no_lease(node: Node) -> None:
     """Limits that a user wrote are not believed: nothing is granted, and stderr says why (threat 11)."""
     node.lease(10 * MIB)
@@ -137,6 +143,9 @@ def test_the_cgroup_names_the_lease(node: Node, own_cgroup, cgroup2, path: str) 
 
 
 @pytest.mark.root
+@pytest.mark.way_out(
+    "a second uid inside the lease", tier="hook", outcome="granted nothing, where the lease demands a fence"
+)
 def test_another_users_usage_file_stays_closed(node: Node) -> None:
     """A second uid in a strict lease cannot open the holder's file: it is granted nothing."""
     node.lease(10 * MIB, uid=USER)
@@ -145,6 +154,11 @@ def test_another_users_usage_file_stays_closed(node: Node) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.way_out(
+    "rewriting, deleting or replacing the hook's files",
+    tier="hook",
+    outcome="the limits are root's; the usage file can be spoiled, which grants less",
+)
 def test_a_holder_cannot_change_the_limits(node: Node) -> None:
     """The limits are root's; the usage file cannot be replaced, only spoiled (threat 11)."""
     node.lease(10 * MIB, uid=USER)
@@ -176,6 +190,7 @@ def test_a_setuid_program_is_left_alone(node: Node) -> None:
 @pytest.mark.root
 @pytest.mark.userns
 @pytest.mark.parametrize("mapping", ["--map-current-user", "--map-root-user"])
+@pytest.mark.way_out("a user namespace of one's own", tier="hook", outcome="refused over the limit")
 def test_a_user_namespace_is_in_the_lease(node: Node, mapping: str) -> None:
     """In a sandbox's user namespace, where root's files look like nobody's, the limits hold as outside."""
     node.lease(10 * MIB, uid=USER)
@@ -193,6 +208,11 @@ def test_nobodys_file_is_not_roots(node: Node) -> None:
     assert node.start()("alloc(4096)") == "ENOMEM"
 
 
+@pytest.mark.way_out(
+    "env -i, unset LD_PRELOAD, where /etc/ld.so.preload names the hook",
+    tier="hook",
+    outcome="refused over the limit",
+)
 def test_an_ld_so_preload_file_reaches_programs_without_environment(node: Node) -> None:
     """Mounted at /etc/ld.so.preload the hook is loaded under `env -i`."""
     node.lease(10 * MIB)

@@ -44,6 +44,11 @@ def outcome(node: Node, program: Path, way: str, *env: str) -> str:
 
 @pytest.mark.parametrize("loading", ["LD_PRELOAD", "ld.so.preload"])
 @pytest.mark.parametrize("way", sorted(SEEN | MISSED))
+@pytest.mark.way_out(
+    "dlsym by handle, dlvsym, RTLD_DEEPBIND, dlmopen, a raw system call",
+    tier="hook",
+    outcome="not held; calls by linkage, function table and RTLD_DEFAULT are refused over the limit",
+)
 def test_on_glibc(node: Node, loading: str, way: str) -> None:
     """Calls by linkage and by RTLD_DEFAULT are seen; those that go around the search order are not."""
     node.lease(10 * MIB)
@@ -64,6 +69,11 @@ def test_on_musl(node: Node, way: str) -> None:
     )
 
 
+@pytest.mark.way_out(
+    "a musl program where only /etc/ld.so.preload names the hook",
+    tier="hook",
+    outcome="not held; LD_PRELOAD holds it",
+)
 def test_musl_has_no_preload_file(node: Node) -> None:
     """musl does not read /etc/ld.so.preload: such programs are missed."""
     node.lease(10 * MIB)
@@ -73,6 +83,7 @@ def test_musl_has_no_preload_file(node: Node) -> None:
 
 
 @pytest.mark.parametrize("libc", sorted(LIBCS))
+@pytest.mark.way_out("a static program", tier="hook", outcome="not held: nothing is loaded into it")
 def test_static_programs_are_missed(node: Node, libc: str) -> None:
     """Nothing is loaded into a static program."""
     node.lease(10 * MIB)

@@ -14,6 +14,9 @@ def mask_of(node: Node, queue: int) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", [0, 2])
+@pytest.mark.way_out(
+    "unset HSA_CU_MASK, HSA_CU_MASK_SKIP_INIT=1", tier="hook", outcome="every queue has the lease's mask"
+)
 def test_a_new_queue_has_the_leases_cus(node: Node, kind: int) -> None:
     """The mask is set before the program can use the queue, with nothing in its environment."""
     node.lease(MIB, cus=range(32, 48))
@@ -52,6 +55,11 @@ def test_a_whole_device_has_no_mask(node: Node) -> None:
         (2, range(32, 48), (0, 2, 4), range(32, 38)),  # half a pair asks for the pair
         (2, range(32, 48), (33,), (32, 33)),
     ],
+)
+@pytest.mark.way_out(
+    "a CU mask of the program's own, wider or elsewhere",
+    tier="hook",
+    outcome="moved into the lease's CUs, never empty",
 )
 def test_a_programs_mask_is_moved_into_the_lease(node: Node, unit: int, cus, asked, granted) -> None:
     """A program's own mask lands within the lease's CUs, as many of them, pairs whole, never none."""

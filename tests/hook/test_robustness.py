@@ -44,6 +44,11 @@ def test_a_surviving_fork_child_does_not_keep_the_dead_alive(node: Node) -> None
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.way_out(
+    "fork, exec, a child that outlives its parent",
+    tier="hook",
+    outcome="each process is counted, against one limit",
+)
 def test_a_fork_child_is_counted_by_itself(node: Node) -> None:
     """A fork child starts with nothing charged, and shares the lease's limit."""
     node.lease(10 * MIB)
@@ -95,6 +100,9 @@ def test_a_signal_handler_may_allocate(node: Node) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192 - 8, 1 << 20])
+@pytest.mark.way_out(
+    "truncating or growing the usage file", tier="hook", outcome="refused until it is whole again"
+)
 def test_a_file_of_another_size_grants_nothing(node: Node, size: int) -> None:
     """A usage file cut short or grown is refused without SIGBUS, and believed again once it is whole."""
     node.lease(10 * MIB)
@@ -110,6 +118,9 @@ def test_a_file_of_another_size_grants_nothing(node: Node, size: int) -> None:
     assert node.charged() == 8 * MIB
 
 
+@pytest.mark.way_out(
+    "numbers of one's own in the usage file", tier="hook", outcome="more is refused, never granted"
+)
 def test_hostile_numbers_refuse_and_do_not_wrap(node: Node) -> None:
     """Whatever others write in the file, sums saturate: more is refused, never granted."""
     node.lease(10 * MIB)
@@ -174,6 +185,11 @@ def test_a_missing_usage_file(node: Node, strict: bool) -> None:
     assert str(node.usage) in said
 
 
+@pytest.mark.way_out(
+    "holding the usage file's lock",
+    tier="hook",
+    outcome="others are refused after a bounded wait, and served afterwards",
+)
 def test_a_foreign_lock_holds_nobody_for_long(node: Node) -> None:
     """While a program keeps the mutex others are refused after a bounded wait, and served when it lets go."""
     node.lease(10 * MIB)

@@ -93,6 +93,9 @@ def device_node(lease: Lease, gated: Gated) -> str:
     return gated.house.agent.device(lease.slices[0].placed.device).render_node
 
 
+@pytest.mark.way_out(
+    "opening a device that one has no lease on", tier="acl", outcome="refused by the file's ACL"
+)
 def test_a_lease_opens_its_own_nodes_to_its_holder(gated: Gated) -> None:
     """/dev/kfd and the lease's render node, for its uid and as long as it lives; to others all is closed."""
     assert len(gated.open_to(ANN)) == 3
@@ -115,6 +118,9 @@ def test_a_second_lease_of_the_uid_keeps_the_node_open(gated: Gated) -> None:
     assert gated.open_to(ANN) == []
 
 
+@pytest.mark.way_out(
+    "udev resets the node's mode", tier="acl", outcome="closed again at the next look; until then it is open"
+)
 def test_what_udev_resets_is_closed_again(gated: Gated) -> None:
     """The next look writes the ACL anew, after a crash of the agent too."""
     lease = grant(gated, ANN)
@@ -156,6 +162,11 @@ def test_a_seats_user_keeps_its_display(gated: Gated) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.way_out(
+    "a node that was opened before",
+    tier="acl",
+    outcome="goes on working; told, or its process is killed where the site says so",
+)
 def test_who_had_a_node_open_is_told_and_ended_if_the_site_says_so(gated: Gated, kill: bool) -> None:
     """Threat 21: a descriptor from before the gate closed works on, so its process is named, or killed."""
     gate = gated.of(GatePolicy(enabled=True, kill=kill))

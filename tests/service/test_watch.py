@@ -84,6 +84,7 @@ def busy(home: House, children) -> tuple[House, Lease, int]:
 
 
 @pytest.mark.cgroup2
+@pytest.mark.way_out("using more than the lease", tier="watch", outcome="told after two looks; not refused")
 def test_overuse_is_told_once_after_two_looks(busy) -> None:
     """One look may see a passing state; from the second on it is an event, once for as long as it lasts."""
     house, lease, pid = busy
@@ -107,6 +108,11 @@ def test_overuse_is_told_once_after_two_looks(busy) -> None:
 
 
 @pytest.mark.cgroup2
+@pytest.mark.way_out(
+    "using more than the lease, with on_overuse = kill",
+    tier="watch",
+    outcome="the lease ends, after three looks",
+)
 def test_a_site_may_end_leases_for_overuse(busy) -> None:
     """With on_overuse = kill the lease ends, and what runs in its cgroup with it."""
     house, lease, pid = busy
@@ -227,6 +233,9 @@ def test_copies_are_progress(busy) -> None:
     assert events(house, "lease_stalled") == []
 
 
+@pytest.mark.way_out(
+    "using a GPU without a lease", tier="watch", outcome="told, and not granted to others; not refused"
+)
 def test_foreign_users_are_told_once_and_not_granted(house: House, children) -> None:
     """Who uses a GPU in no lease is an event for administrators, and comes off what may be granted."""
     child = children.sleeper()

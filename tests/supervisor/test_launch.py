@@ -96,6 +96,9 @@ def test_a_cgroup_that_is_gone_is_a_fault(lab: Lab, tmp_path: Path):
         os.close(directory)
 
 
+@pytest.mark.way_out(
+    "the supervisor is killed", tier="supervised", outcome="every allocation fails, the program lives on"
+)
 def test_without_its_supervisor_nothing_is_allocated(lab: Lab, programs):
     """The supervisor killed, an allocation that would have fit fails by ENOSYS, and the program lives on."""
     running = lab.gpu(programs("static glibc"), f"raw:{ALLOC}:4096", "read", f"raw:{ALLOC}:4096", "foreign")
@@ -139,6 +142,9 @@ def test_a_wrapper_that_was_killed_ends_its_command(lab: Lab):
     await_end(running.pid)
 
 
+@pytest.mark.way_out(
+    "signalling, tracing or reading the supervisor", tier="supervised", outcome="not allowed"
+)
 def test_users_cannot_touch_their_supervisor(lab: Lab, programs):
     """threat 23: there is no socket; a second user and the holder can neither signal, trace nor read it."""
     running = lab.start("/bin/sh", "-c", "echo ready; read x")
@@ -155,6 +161,11 @@ def test_users_cannot_touch_their_supervisor(lab: Lab, programs):
     assert not any("supervisor" in words[-1] for words in lines)
 
 
+@pytest.mark.way_out(
+    "a filter of the program's own before the supervisor's",
+    tier="supervised",
+    outcome="refused by the kernel",
+)
 def test_no_second_listener_can_be_put_before_it(lab: Lab):
     """threat 19: the kernel refuses a program's own filter with a listener, so it answers nothing itself."""
     script = (
