@@ -60,6 +60,7 @@ bench: setup ## the numbers of docs/performance.md, measured here (minutes)
 	! $(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2 --mutant
 	$(BIN)/python tests/bench/latency.py
 	$(BIN)/python tests/bench/hook_cost.py
+	$(BIN)/python tests/bench/supervisor_cost.py
 
 build: setup ## both wheels, in dist/
 	@.ci/build

@@ -7,12 +7,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -72,32 +72,46 @@ static void settle(int home)
  */
 static void serve(struct supervised *lease, pid_t pid, int pidfd, int report)
 {
-	enum { LISTENER, COMMAND, REPORT };
-	struct pollfd wait[] = {
-		[LISTENER] = { lease->listener, POLLIN, 0 },
-		[COMMAND] = { pidfd, POLLIN, 0 },
-		[REPORT] = { report, 0, 0 },
+	enum { LISTENER = 1, COMMAND = 2, REPORT = 4 };
+	const struct { int descriptor; struct epoll_event event; } waited[] = {
+		{ lease->listener, { EPOLLIN, { .u32 = LISTENER } } },
+		{ pidfd, { EPOLLIN, { .u32 = COMMAND } } },
+		{ report, { 0, { .u32 = REPORT } } },		/* errors come unasked */
 	};
+	const int wait = epoll_create1(EPOLL_CLOEXEC);
+	unsigned int open = LISTENER | COMMAND;
 
-	while (wait[LISTENER].fd >= 0 || wait[COMMAND].fd >= 0) {
-		if (poll(wait, 3, -1) < 0)
+	for (size_t i = 0; i < 3; i++) {
+		struct epoll_event event = waited[i].event;
+
+		if (epoll_ctl(wait, EPOLL_CTL_ADD, waited[i].descriptor, &event))
+			return;		/* its end fails closed */
+	}
+	while (open) {
+		struct epoll_event event;
+		int status = 0;
+
+		if (epoll_wait(wait, &event, 1, -1) != 1)
 			continue;
-		if (wait[LISTENER].revents & POLLIN) {
-			if (!notify_answer(lease))
-				wait[LISTENER].fd = -1;
-		} else if (wait[LISTENER].revents) {
-			wait[LISTENER].fd = -1;		/* POLLHUP: the filter's last user is gone */
-		}
-		if (wait[COMMAND].revents) {
-			int status = 0;
-
+		switch (event.data.u32) {
+		case LISTENER:
+			if (event.events & EPOLLIN && notify_answer(lease))
+				break;
+			epoll_ctl(wait, EPOLL_CTL_DEL, lease->listener, NULL);	/* the filter's last user is gone */
+			open &= ~LISTENER;
+			break;
+		case COMMAND:
 			waitpid(pid, &status, 0);
+			epoll_ctl(wait, EPOLL_CTL_DEL, pidfd, NULL);
+			open &= ~COMMAND;
 			tell(report, "exited %d\n", status);
+			epoll_ctl(wait, EPOLL_CTL_DEL, report, NULL);	/* others may keep it open */
 			close(report);
-			wait[COMMAND].fd = wait[REPORT].fd = -1;
-		} else if (wait[REPORT].revents & (POLLERR | POLLHUP)) {
+			break;
+		case REPORT:
+			epoll_ctl(wait, EPOLL_CTL_DEL, report, NULL);
 			syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0);
-			wait[REPORT].fd = -1;
+			break;
 		}
 	}
 }

@@ -33,7 +33,7 @@ static bool read_process(pid_t process, const char *name, char *text, size_t siz
 }
 
 /* A program may name itself "x\nTgid:\t1": the kernel escapes the newline in that line, so the search is safe. */
-pid_t proc_process_of(pid_t thread)
+static pid_t read_process_of(pid_t thread)
 {
 	char text[1024];
 	const char *line;
@@ -42,6 +42,23 @@ pid_t proc_process_of(pid_t thread)
 		return 0;
 	line = strstr(text, "\nTgid:");
 	return line ? (pid_t)strtol(line + 6, NULL, 10) : 0;
+}
+
+/* Threads ask again and again, and `status` is the dearest of all files here: look whether it is as last time. */
+pid_t proc_process_of(pid_t thread)
+{
+	static struct { pid_t thread, process; } last[64];
+	const size_t slot = (size_t)thread % 64;
+	char path[64];
+
+	if (last[slot].thread == thread) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%d", last[slot].process, thread);
+		if (!access(path, F_OK))
+			return last[slot].process;
+	}
+	last[slot].thread = thread;
+	last[slot].process = read_process_of(thread);
+	return last[slot].process;
 }
 
 /* Field 22 of proc_pid_stat(5); the command's name may hold blanks and parentheses. */

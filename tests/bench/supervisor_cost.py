@@ -1,0 +1,99 @@
+"""What the supervisor costs a call: the same loop with and without it, in turns.
+
+/dev/null stands for KFD, so that only the way there is measured; its counters are files of a directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.adapters.hook_format import HookDevice
+from nodeagent.adapters.inheritance import Inherited
+from nodeagent.adapters.supervisor import BINARY, Descriptors, Launch, Supervisor
+from nodeagent.domain.cuset import CuSet
+
+GPU = 4096
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=20_000)
+    given = parser.parse_args()
+    mount = find_mount()
+    if mount is None or os.geteuid() != 0 or not BINARY.is_file():
+        print("needs root, cgroup2 and a built supervisor", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as scratch:
+        program = Path(scratch) / "loop"
+        subprocess.run(["cc", "-O2", "-o", program, Path(__file__).with_name("ioctl_loop.c")], check=True)
+        command = (str(program), "/dev/null", str(GPU), str(given.calls))
+        tree = CgroupTree(mount, f"gpulease_{secrets.token_hex(6)}.slice")
+        plain, supervised = [], []
+        try:
+            for _ in range(given.rounds):
+                plain.append(
+                    measured(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                )
+                supervised.append(measured(under_supervisor(tree, command, Path(scratch))))
+        finally:
+            tree.leave()
+    for index, name in enumerate(("allocation", "other ioctl")):
+        before = statistics.median(one[index] for one in plain)
+        after = statistics.median(one[index] for one in supervised)
+        print(f"{name}: {before:.0f} ns alone, {after:.0f} ns supervised, {after - before:+.0f} ns")
+    return 0
+
+
+def measured(text: str) -> tuple[float, float]:
+    first, second = map(float, text.split())
+    return first, second
+
+
+def under_supervisor(tree: CgroupTree, command: tuple[str, ...], scratch: Path) -> str:
+    """What *command* prints, supervised as root, in a cgroup of its own."""
+    (scratch / "proc").mkdir(exist_ok=True)
+    supervisor = Supervisor(kfd=Path("/dev/null"), kfd_processes=scratch / "proc")
+    reading, writing = os.pipe()
+    report, told = os.pipe()
+    null, cwd = os.open("/dev/null", os.O_RDWR), os.open("/", os.O_PATH)
+    with tree.open(tree.create(1)) as cgroup:
+        try:
+            supervisor.launch(
+                Launch(
+                    lease=1,
+                    devices=(HookDevice(GPU, 128, 1 << 40, 104, 1, CuSet.parse("")),),
+                    cgroup=cgroup.fileno(),
+                    home=None,
+                    argv=command,
+                    environment={},
+                    descriptors=Descriptors(null, writing, null, cwd, told),
+                    uid=0,
+                    gid=0,
+                    groups=(),
+                    inherited=Inherited(0o022, 0, 0, False, 0, frozenset(os.sched_getaffinity(0)), {}),
+                )
+            )
+        finally:
+            for descriptor in (writing, told, null, cwd):
+                os.close(descriptor)
+        with os.fdopen(reading) as output, os.fdopen(report) as end:
+            text = output.read()
+            end.read()
+        while cgroup.populated():
+            pass
+        cgroup.remove()
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
