@@ -64,6 +64,12 @@ def copy_of_tree(to: Path) -> None:
             shutil.copy2(ROOT / name, to / name)
 
 
+def rebuild(tree: Path, row: Mutant) -> None:
+    """Compile the C parts of the copy anew where the row is in one of them."""
+    if row.file.endswith((".c", ".h")):
+        subprocess.run([sys.executable, "-m", "nodeagent.hook.build"], cwd=tree, check=True)
+
+
 def passes(tree: Path, tests: tuple[str, ...]) -> bool:
     """Whether all *tests* pass in *tree*; a run that collects nothing is an error."""
     env = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'client/gpulease'}"}
@@ -105,10 +111,12 @@ def main() -> int:
             if not passes(tree, row.tests):
                 raise SystemExit(f"{row.name}: its tests fail without the mutation; see {row.tests}")
             row.apply(tree)
+            rebuild(tree, row)
             noticed = not passes(tree, row.tests)
             print(f"{'noticed' if noticed else 'MISSED ':8} {row.name}", flush=True)
             missed += [] if noticed else [row.name]
             (tree / row.file).write_bytes(original)
+            rebuild(tree, row)
     if args.write and not missed:
         write()
     print(f"{len(rows) - len(missed)} of {len(rows)} mutants noticed")
