@@ -11,6 +11,7 @@ WANTED = {
     "nodeagent": (
         "nodeagent/cli/main.py",
         "nodeagent/hook/libgpulease.so",
+        "nodeagent/hook/gpulease-supervisor",
         "nodeagent/migrations/env.py",
         "nodeagent/migrations/versions/*_*.py",
         "nodeagent/machines/*.json*",

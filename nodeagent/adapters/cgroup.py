@@ -125,9 +125,12 @@ class CgroupTree:
             cgroup.remove()
 
     def leave(self) -> None:
-        """Remove the instance's own directory, if no lease's cgroup is left in it."""
+        """Remove the instance's own directory and its `scratch` cgroups, if nothing is left in them."""
+        directory = self.mount / self.instance[1:]
         with contextlib.suppress(OSError):
-            (self.mount / self.instance[1:]).rmdir()
+            for path in (*(one for one in directory.iterdir() if one.is_dir()), directory):
+                if self._id_in(path.name) is None:  # a lease's cgroup is its journal's to remove
+                    path.rmdir()
 
     def existing(self) -> Mapping[int, CgroupRef]:
         """The leases' cgroups directly in the instance's subtree, by lease id.
