@@ -9,7 +9,6 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,13 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
-from nodeagent.adapters.closure import OutsideCgroups
-from nodeagent.adapters.display import lit_connector
-from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.fdinfo import drm_clients
-from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
-from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.subuids import Subuids
-from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.adapters.sysfs import SysTree
-from nodeagent.adapters.systemd import find_systemd
 from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
@@ -44,49 +36,22 @@ from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
 from nodeagent.service.booking import Booker
-from nodeagent.service.cgroup_effects import (
-    ADOPTED,
-    CGROUP,
-    DMEM,
-    OCCUPANTS,
-    PROCESS,
-    AdoptedEffect,
-    CgroupEffect,
-    DmemEffect,
-    OccupantsEffect,
-    ProcessEffect,
-)
 from nodeagent.service.changes import Changes
-from nodeagent.service.closure import Closing
-from nodeagent.service.effects import Effect, Journal
-from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
+from nodeagent.service.effects import Journal
 from nodeagent.service.grant import Granter
-from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
-from nodeagent.service.kernel import KernelMeans
-from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
-from nodeagent.service.means import Means
 from nodeagent.service.orders import Caller
 from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
-from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
 from nodeagent.service.watch import Foreign, Sources, Watch, WatchPolicy
+from nodeagent.tiers import Node, build_tiers
 
 LEDGER = "ledger.sqlite3"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The sys tree that the agent works on, and what to call it."""
-
-    tree: SysTree
-    root: Path
-    machine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +100,6 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     state_dir = config.state.directory
     ledger = Ledger(state_dir / LEDGER, clock)
     tree, no_tree = _cgroups(instance(state_dir))
-    dmem = DmemController(tree) if tree else None
     foreign = Foreign()
     scanner = Scanner(
         node.tree,
@@ -157,35 +121,10 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     def in_use(pid: int) -> bool:
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
 
-    hook, supervisor = HookFiles(instance(state_dir).removesuffix(".slice")), _supervisor(node)
-    kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
-    gate = Gate(
-        ledger,
-        clock,
-        survey,
-        tree,
-        node.tree,
-        state_dir,
-        _gate_policy(config),
-        partial(lit_connector, node.tree),
-    )
-    journal = Journal(
-        ledger,
-        _effects(tree, dmem, kernel, clock, in_use)
-        | {
-            HOOK: HookEffect(hook),
-            SUPERVISED: SupervisedEffect(supervisor),
-            GATE: GateEffect(gate, survey),
-        },
-    )
+    tiers = build_tiers(config, node, instance(state_dir), clock, tree, ledger, survey, in_use)
+    journal = Journal(ledger, tiers.effects)
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
-    means: list[Means] = [
-        KernelMeans(dmem, kernel),
-        SupervisedMeans(supervisor),
-        HookMeans(hook if config.hook.enabled else None),
-        GateMeans(gate),
-    ]
-    planner = Planner(tree, no_tree, means, clock, Requirement(memory=Memory(config.guarantee.memory)))
+    planner = Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory)))
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
     granter = Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes)
@@ -199,7 +138,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         changes,
         tree,
         Periods(quarantine=config.release.retry_seconds),
-        looks={"gate": gate.look} | ({"kernel": kernel.look} if kernel else {}),
+        looks=tiers.looks,
     )
     agent = Agent(
         AgentParts(
@@ -208,7 +147,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             survey=survey,
             granter=granter,
             attacher=Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use),
-            launcher=Launcher(ledger, tree, supervisor, anchors, quotas, locks, changes),
+            launcher=Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes),
             releaser=releaser,
             changes=changes,
             identity=Identity(socket.gethostname(), node.machine, __version__),
@@ -228,7 +167,16 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     )
 
     watch = Watch(
-        ledger, clock, survey, releaser, changes, tree, dmem, _sources(node), foreign, _watch_policy(config)
+        ledger,
+        clock,
+        survey,
+        releaser,
+        changes,
+        tree,
+        tiers.dmem,
+        _sources(node),
+        foreign,
+        _watch_policy(config),
     )
 
     def start() -> None:
@@ -250,7 +198,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         reconciler.stop()
         releaser.close()
         ledger.close()
-        hook.leave()
+        tiers.hook.leave()
         if tree is not None:
             tree.leave()
 
@@ -298,54 +246,6 @@ def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
     return (tree, None) if why is None else (None, f"{why}: leases are held by process")
 
 
-def _kernel_tier(
-    config: settings.Config,
-    node: Node,
-    clock: SystemClock,
-    tree: CgroupTree | None,
-    dmem: DmemController | None,
-    ledger: Ledger,
-    survey: Survey,
-) -> KernelTier | None:
-    if tree is None or dmem is None:
-        return None
-    outside = OutsideCgroups(tree, dmem, config.state.directory, clock.boot_id)
-    probe = (config.closure.probe,) if config.closure.probe else KFD_PROBE
-
-    def leave_out(pci: str) -> str | None:
-        connector = None if config.closure.displays else lit_connector(node.tree, pci)
-        return connector and f"{pci} drives a display at {connector}: see closure.displays"
-
-    return KernelTier(
-        dmem,
-        Closing(outside, tree, ledger, survey, config.closure.exempt),
-        SelfTest(tree, dmem, probe),
-        ledger,
-        survey,
-        enabled=config.closure.enabled,
-        leave_out=leave_out,
-    )
-
-
-def _effects(
-    tree: CgroupTree | None,
-    dmem: DmemController | None,
-    kernel: KernelTier | None,
-    clock: SystemClock,
-    in_use: Callable[[int], bool],
-) -> dict[str, Effect]:
-    effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, in_use)}
-    if tree is not None:
-        effects |= {
-            CGROUP: CgroupEffect(tree, find_systemd(tree.mount)),
-            OCCUPANTS: OccupantsEffect(tree),
-            ADOPTED: AdoptedEffect(tree, clock),
-        }
-        if dmem is not None:
-            effects[DMEM] = DmemEffect(tree, dmem, kernel)
-    return effects
-
-
 def _sources(node: Node) -> Sources:
     """The watch's figures: from the node's own tree, so that a simulated one never shows the real one's."""
     return Sources(
@@ -355,21 +255,11 @@ def _sources(node: Node) -> Sources:
     )
 
 
-def _gate_policy(config: settings.Config) -> GatePolicy:
-    devices = config.devices
-    exempt = frozenset(devices.gate_exempt_uids)
-    return GatePolicy(devices.gate == "acl", exempt, devices.gate_on_leftover == "kill")
-
-
 def _watch_policy(config: settings.Config) -> WatchPolicy:
     watch = config.watch
     return WatchPolicy(
         watch.seconds, watch.on_overuse == "kill", watch.tolerance_percent, watch.stalled_seconds
     )
-
-
-def _supervisor(node: Node) -> Supervisor:
-    return Supervisor(kfd=node.root / "dev/kfd", kfd_processes=node.root / "sys/class/kfd/kfd/proc")
 
 
 def _quota_limits(config: settings.Config) -> QuotaLimits:

@@ -1,0 +1,150 @@
+"""Builds what the node holds leases with: each tier's adapters, its effects, and what it offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from nodeagent import config as settings
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.clock import SystemClock
+from nodeagent.adapters.closure import OutsideCgroups
+from nodeagent.adapters.display import lit_connector
+from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
+from nodeagent.adapters.supervisor import Supervisor
+from nodeagent.adapters.sysfs import SysTree
+from nodeagent.adapters.systemd import find_systemd
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.cgroup_effects import (
+    ADOPTED,
+    CGROUP,
+    DMEM,
+    OCCUPANTS,
+    PROCESS,
+    AdoptedEffect,
+    CgroupEffect,
+    DmemEffect,
+    OccupantsEffect,
+    ProcessEffect,
+)
+from nodeagent.service.closure import Closing
+from nodeagent.service.effects import Effect
+from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
+from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
+from nodeagent.service.kernel import KernelMeans
+from nodeagent.service.kernel_tier import KernelTier
+from nodeagent.service.means import Means
+from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
+from nodeagent.service.survey import Survey
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The sys tree that the agent works on, and what to call it."""
+
+    tree: SysTree
+    root: Path
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """What this node holds leases with; *looks* is what the reconciler does for it at every look."""
+
+    dmem: DmemController | None
+    hook: HookFiles
+    supervisor: Supervisor
+    effects: Mapping[str, Effect]
+    means: tuple[Means, ...]
+    looks: Mapping[str, Callable[[], None]]
+
+
+def build_tiers(
+    config: settings.Config,
+    node: Node,
+    instance: str,
+    clock: SystemClock,
+    tree: CgroupTree | None,
+    ledger: Ledger,
+    survey: Survey,
+    in_use: Callable[[int], bool],
+) -> Tiers:
+    """The tiers of *node*, strongest first in what they offer."""
+    dmem = DmemController(tree) if tree else None
+    hook = HookFiles(instance.removesuffix(".slice"))
+    supervisor = Supervisor(kfd=node.root / "dev/kfd", kfd_processes=node.root / "sys/class/kfd/kfd/proc")
+    kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
+    lit = partial(lit_connector, node.tree)
+    gate = Gate(ledger, clock, survey, tree, node.tree, config.state.directory, _gate_policy(config), lit)
+    effects = _effects(tree, dmem, kernel, clock, in_use)
+    effects |= {
+        HOOK: HookEffect(hook),
+        SUPERVISED: SupervisedEffect(supervisor),
+        GATE: GateEffect(gate, survey),
+    }
+    means: tuple[Means, ...] = (
+        KernelMeans(dmem, kernel),
+        SupervisedMeans(supervisor),
+        HookMeans(hook if config.hook.enabled else None),
+        GateMeans(gate),
+    )
+    looks = {"gate": gate.look} | ({"kernel": kernel.look} if kernel else {})
+    return Tiers(dmem, hook, supervisor, effects, means, looks)
+
+
+def _kernel_tier(
+    config: settings.Config,
+    node: Node,
+    clock: SystemClock,
+    tree: CgroupTree | None,
+    dmem: DmemController | None,
+    ledger: Ledger,
+    survey: Survey,
+) -> KernelTier | None:
+    if tree is None or dmem is None:
+        return None
+    outside = OutsideCgroups(tree, dmem, config.state.directory, clock.boot_id)
+    probe = (config.closure.probe,) if config.closure.probe else KFD_PROBE
+
+    def leave_out(pci: str) -> str | None:
+        connector = None if config.closure.displays else lit_connector(node.tree, pci)
+        return connector and f"{pci} drives a display at {connector}: see closure.displays"
+
+    return KernelTier(
+        dmem,
+        Closing(outside, tree, ledger, survey, config.closure.exempt),
+        SelfTest(tree, dmem, probe),
+        ledger,
+        survey,
+        enabled=config.closure.enabled,
+        leave_out=leave_out,
+    )
+
+
+def _effects(
+    tree: CgroupTree | None,
+    dmem: DmemController | None,
+    kernel: KernelTier | None,
+    clock: SystemClock,
+    in_use: Callable[[int], bool],
+) -> dict[str, Effect]:
+    effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, in_use)}
+    if tree is not None:
+        effects |= {
+            CGROUP: CgroupEffect(tree, find_systemd(tree.mount)),
+            OCCUPANTS: OccupantsEffect(tree),
+            ADOPTED: AdoptedEffect(tree, clock),
+        }
+        if dmem is not None:
+            effects[DMEM] = DmemEffect(tree, dmem, kernel)
+    return effects
+
+
+def _gate_policy(config: settings.Config) -> GatePolicy:
+    devices = config.devices
+    exempt = frozenset(devices.gate_exempt_uids)
+    return GatePolicy(devices.gate == "acl", exempt, devices.gate_on_leftover == "kill")
