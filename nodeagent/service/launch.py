@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from nodeagent.adapters.attach import check_confinement, check_identity
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
@@ -113,12 +114,14 @@ class Launcher:
     ) -> int:
         peer = Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
         check_identity(peer)
+        _check_plain(peer)
         check_confinement(tree, cgroup, tree.cgroup_of(peer.pid))
         inherited = inherited_from(peer)
         offered = (order.command, order.stdin, order.stdout, order.stderr, order.cwd, order.report)
         with taken(peer.pidfd if peer.pidfd is not None else -1, offered) as (command, *given):
             argv, environment = parse_command(sealed_content(command))
             check_identity(peer)  # still who it was: what was taken is its own
+            _check_plain(peer)
             return supervisor.launch(
                 Launch(
                     lease=int(str(planned.arguments["lease"])),
@@ -147,3 +150,16 @@ def parse_command(content: bytes) -> tuple[tuple[str, ...], dict[str, str]]:
     command, environment = words[: int(count)], words[int(count) :]
     pairs = [os.fsdecode(word).partition("=") for word in environment]
     return tuple(os.fsdecode(word) for word in command), {name: value for name, _, value in pairs}
+
+
+def _check_plain(peer: Peer) -> None:
+    """Refuse a peer that runs a privileged program: its descriptors are not its user's to hand on.
+
+    The kernel gives /proc/<pid>/fd of one that is not dumpable (setuid, file capabilities) to root.
+    """
+    try:
+        owner = Path(f"/proc/{peer.pid}/fd").stat().st_uid
+    except OSError:
+        raise NotAllowed(f"process {peer.pid} has ended") from None
+    if owner != peer.uid:
+        raise NotAllowed(f"process {peer.pid} runs a privileged program: launch from an ordinary one")
