@@ -25,6 +25,7 @@
 #define DRM_MAJOR 226
 #define MOST_BYTES 128			/* read at a time of another's memory */
 #define MOST_ATTRIBUTES 256
+#define PAGE_MASK 4095u
 
 static bool alive(const struct supervised *lease, const struct seccomp_notif *call)
 {
@@ -112,6 +113,13 @@ static bool names_place(uint32_t type)
 	       type == SVM_ACCESS_IN_PLACE;
 }
 
+/* A location may be system memory, or none: kfd_ioctl.h, KFD_IOCTL_SVM_LOCATION_*. */
+static bool is_no_gpu(const struct kfd_svm_attribute *attribute)
+{
+	return (attribute->type == SVM_PREFERRED_LOCATION || attribute->type == SVM_PREFETCH_LOCATION) &&
+	       (attribute->value == 0 || attribute->value == UINT32_MAX);
+}
+
 /* A range that is given a GPU as its place, or that a GPU may reach, may move there as a whole. */
 static int share(struct supervised *lease, const struct seccomp_notif *call, pid_t process)
 {
@@ -128,8 +136,10 @@ static int share(struct supervised *lease, const struct seccomp_notif *call, pid
 	for (uint32_t i = 0; !fault && i < asked.attributes; i++) {
 		const int device = by_gpu(lease, attributes[i].value);
 
-		if (names_place(attributes[i].type) && device >= 0 &&
-		    !account_range(lease, (uint32_t)device, process, asked.start, asked.size))
+		if (!names_place(attributes[i].type) || is_no_gpu(&attributes[i]))
+			continue;
+		/* A GPU that is not leased gets nothing, here as in allocate(). */
+		if (device < 0 || !account_range(lease, (uint32_t)device, process, asked.start, asked.size))
 			fault = ENOMEM;
 	}
 	return fault;
@@ -143,8 +153,10 @@ static int create_buffer(struct supervised *lease, const struct seccomp_notif *c
 	if (fault || !(asked.in.domains & GEM_DOMAIN_VRAM))
 		return fault;
 	device = by_minor(lease, node);	/* a primary node is none of the lease's: no VRAM by it */
-	if (device < 0 || !account_take(lease, (uint32_t)device, process, (pid_t)call->pid, asked.in.size,
-					CHARGE_UNCOUNTED))
+	/* The driver gives whole pages; many tiny buffers must not be counted as what they ask for. */
+	if (device < 0 || asked.in.size > UINT64_MAX - PAGE_MASK ||
+	    !account_take(lease, (uint32_t)device, process, (pid_t)call->pid,
+			  (asked.in.size + PAGE_MASK) & ~(uint64_t)PAGE_MASK, CHARGE_UNCOUNTED))
 		return ENOMEM;
 	return 0;
 }
