@@ -38,6 +38,7 @@ from nodeagent.service.attach import Attacher
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Journal
+from nodeagent.service.foreign import Foreign
 from nodeagent.service.grant import Granter
 from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
@@ -47,8 +48,9 @@ from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
+from nodeagent.service.sampling import Sources
 from nodeagent.service.survey import Survey
-from nodeagent.service.watch import Foreign, Sources, Watch, WatchPolicy
+from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.tiers import Node, build_tiers
 
 LEDGER = "ledger.sqlite3"

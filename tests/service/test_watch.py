@@ -14,8 +14,10 @@ from nodeagent.adapters.processes import start_time_of
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.domain.lease import AnchorKind, Lease, LeaseState
 from nodeagent.domain.records import Event
+from nodeagent.service.foreign import Foreign
 from nodeagent.service.owners import owners
-from nodeagent.service.watch import Foreign, Sources, Watch, WatchPolicy
+from nodeagent.service.sampling import Sources
+from nodeagent.service.watch import Watch, WatchPolicy
 
 CGROUP = AnchorKind.CGROUP
 REPORT, KILL = WatchPolicy(), WatchPolicy(kill=True)

@@ -1,0 +1,95 @@
+"""Foreign users: who uses a GPU in no lease. Told once, and what they hold is not granted to others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from nodeagent.adapters.processes import uids_of
+from nodeagent.domain.device import Inventory
+from nodeagent.domain.watch import KfdUse
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.changes import Changes
+from nodeagent.service.sampling import Look
+
+MOVED_BYTES = 64 << 20  # foreign memory that comes or goes before those who wait are woken
+_Users = Mapping[tuple[int, str], list[int]]  # pids by uid and device key
+
+
+class Foreign:
+    """What foreign users held at the last look: written by the watch, read by the survey and the scanner."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._devices: Mapping[str, int] = {}
+        self._pools: Mapping[str, int] = {}
+
+    def set(self, by_device: Mapping[str, int], inventory: Inventory) -> None:
+        pools: dict[str, int] = {}
+        for key, held in by_device.items():
+            device = inventory.device(key)
+            if device is not None:
+                pools[device.pool] = pools.get(device.pool, 0) + held
+        with self._lock:
+            self._devices, self._pools = {key: held for key, held in by_device.items() if held}, pools
+
+    def by_device(self) -> Mapping[str, int]:
+        with self._lock:
+            return self._devices
+
+    def of_pool(self, pool: str) -> int:
+        with self._lock:
+            return self._pools.get(pool, 0)
+
+
+class ForeignUsers:
+    """Tells of each user and device once for as long as it lasts, and keeps *foreign* up to date."""
+
+    def __init__(self, ledger: Ledger, changes: Changes, foreign: Foreign) -> None:
+        self._ledger = ledger
+        self._changes = changes
+        self._foreign = foreign
+        self._known: frozenset[tuple[int, str]] = frozenset()
+
+    def note(self, look: Look) -> None:
+        """Tell of those who are new, and wake who waits where much has changed."""
+        before, by_device = self._foreign.by_device(), look.by_owner.get(None, {})
+        self._foreign.set(by_device, look.inventory)
+        users = _users(look)
+        new = users.keys() - self._known
+        if new:
+            self._tell({key: users[key] for key in sorted(new)}, look)
+        self._known = frozenset(users)
+        moved = (abs(before.get(key, 0) - by_device.get(key, 0)) for key in before.keys() | by_device.keys())
+        if new or any(size >= MOVED_BYTES for size in moved):
+            self._changes.announce()
+
+    def _tell(self, users: _Users, look: Look) -> None:
+        with self._ledger.write(release=True) as tx:
+            for (uid, device), pids in users.items():
+                held = sum(look.by_process.get((pid, device), 0) for pid in pids)
+                tx.event(
+                    "foreign_user",
+                    uid=None,
+                    device=device,
+                    reason=f"uid {uid} uses the device outside every lease",
+                    data={"uid": uid, "pids": pids[:16], "vram_bytes": held},
+                )
+
+
+def _users(look: Look) -> _Users:
+    """Who has memory or queues on a device, in no lease."""
+    strangers = look.sample.pids(None)
+    queues = {
+        (one.pid, device) for one in look.sample.kfd if (device := _card(one, look.inventory)) and one.queues
+    }
+    users: dict[tuple[int, str], list[int]] = {}
+    for pid, device in sorted(look.by_process.keys() | queues):
+        uids = uids_of(pid) if pid in strangers else None
+        if uids and (look.by_process.get((pid, device)) or (pid, device) in queues):
+            users.setdefault((uids[0], device), []).append(pid)
+    return users
+
+
+def _card(one: KfdUse, inventory: Inventory) -> str | None:
+    return next((device.key for device in inventory.devices if device.gpu_id == one.gpu_id), None)
