@@ -85,6 +85,7 @@ int handles_forget(struct handle_table *table, int (*gone)(const struct limits *
 
 /* svm.c: the same */
 uint64_t svm_devices(const struct limits *limits, const struct kfd_svm *svm);
+int svm_names_other(const struct limits *limits, const struct kfd_svm *svm);
 int svm_plan(struct hook *hook, uint64_t start, uint64_t end, uint64_t devices, uint64_t add[MAX_DEVICES]);
 void svm_accept(struct hook *hook);
 void svm_drop(struct hook *hook, uint64_t start, uint64_t end, uint64_t credit[MAX_DEVICES]);

@@ -102,9 +102,9 @@ long alloc_memory(struct hook *hook, int fd, unsigned long request, struct kfd_a
 	const uint64_t bytes = whole_pages(size);
 	long result;
 
-	if (!(alloc->flags & ALLOC_VRAM) || device < 0)
+	if (!(alloc->flags & ALLOC_VRAM))
 		return sys_ioctl(fd, request, alloc);
-	if (charge(hook, device, bytes))
+	if (device < 0 || charge(hook, device, bytes))	/* a GPU that is not leased gives nothing */
 		return -ENOMEM;
 	result = sys_ioctl(fd, request, alloc);
 	if (is_error(result))
@@ -145,9 +145,9 @@ long available_memory(struct hook *hook, int fd, unsigned long request, struct k
 	const long result = sys_ioctl(fd, request, answer);
 	uint64_t remaining = 0, signals;
 
-	if (is_error(result) || device < 0)
+	if (is_error(result))
 		return result;
-	if (!hook_enter(hook, &signals)) {
+	if (device >= 0 && !hook_enter(hook, &signals)) {
 		remaining = usage_remaining(hook, (uint32_t)device);
 		hook_leave(hook, signals);
 	}
@@ -195,7 +195,7 @@ long set_svm(struct hook *hook, int fd, unsigned long request, struct kfd_svm *s
 
 	if (svm->operation != SVM_SET_ATTRIBUTES || start >= end)
 		return sys_ioctl(fd, request, svm);
-	if (hook_enter(hook, &signals))
+	if (svm_names_other(&hook->limits, svm) || hook_enter(hook, &signals))
 		return -ENOMEM;
 	planned = charge_range(hook, start, end, svm_devices(&hook->limits, svm));
 	hook_leave(hook, signals);

@@ -26,9 +26,12 @@ long create_queue(struct hook *hook, int fd, unsigned long request, struct kfd_c
 {
 	const int device = device_of_gpu(&hook->limits, queue->gpu_id);
 	const struct limits_device *limits = device < 0 ? NULL : &hook->limits.device[device];
-	long result = sys_ioctl(fd, request, queue);
+	long result;
 
-	if (is_error(result) || !limits || !limits->mask_bits)
+	if (!limits)
+		return -ENOMEM;	/* a GPU that is not leased runs nothing */
+	result = sys_ioctl(fd, request, queue);
+	if (is_error(result) || !limits->mask_bits)
 		return result;
 	if (queue->type != QUEUE_COMPUTE && queue->type != QUEUE_COMPUTE_AQL)
 		return result;

@@ -10,25 +10,41 @@
 
 #define FIRST_CAPACITY 256u
 
+/* Whether an attribute names a GPU. A location may be system memory, 0, or none: KFD_IOCTL_SVM_LOCATION_*. */
+static int names_gpu(const struct kfd_svm_attribute *attribute)
+{
+	switch (attribute->type) {
+	case SVM_PREFERRED_LOCATION:
+	case SVM_PREFETCH_LOCATION:
+		return attribute->value != 0 && attribute->value != UINT32_MAX;
+	case SVM_ACCESS:
+	case SVM_ACCESS_IN_PLACE:
+		return 1;
+	}
+	return 0;
+}
+
 /* The devices that the attributes name as a place or with access: a set by index in the lease, maybe empty. */
 uint64_t svm_devices(const struct limits *limits, const struct kfd_svm *svm)
 {
 	uint64_t devices = 0;
 
 	for (uint32_t i = 0; i < svm->attributes; i++) {
-		int device;
+		const int device = device_of_gpu(limits, svm->attribute[i].value);
 
-		switch (svm->attribute[i].type) {
-		case SVM_PREFERRED_LOCATION:
-		case SVM_PREFETCH_LOCATION:
-		case SVM_ACCESS:
-		case SVM_ACCESS_IN_PLACE:
-			device = device_of_gpu(limits, svm->attribute[i].value);
-			if (device >= 0)
-				devices |= 1ULL << device;
-		}
+		if (names_gpu(&svm->attribute[i]) && device >= 0)
+			devices |= 1ULL << device;
 	}
 	return devices;
+}
+
+/* Whether the attributes name a GPU that is not leased. */
+int svm_names_other(const struct limits *limits, const struct kfd_svm *svm)
+{
+	for (uint32_t i = 0; i < svm->attributes; i++)
+		if (names_gpu(&svm->attribute[i]) && device_of_gpu(limits, svm->attribute[i].value) < 0)
+			return 1;
+	return 0;
 }
 
 static int reserve(struct range_list *list, uint32_t capacity)

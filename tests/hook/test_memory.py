@@ -125,6 +125,21 @@ def test_available_memory_is_the_slices_remainder(node: Node) -> None:
     assert program("available()") == 1 * MIB
 
 
+@pytest.mark.way_out("KFD calls for a GPU that is not leased", tier="hook", outcome="refused")
+def test_a_gpu_that_is_not_leased_gives_nothing(node: Node) -> None:
+    """It has no VRAM, no queue and no access to managed memory for the lease, and the kernel is not asked."""
+    node.lease(10 * MIB)
+    program = node.start()
+    assert program("available(OTHER_GPU)") == 0
+    assert program("alloc(4096, OTHER_GPU)") == program("queue(OTHER_GPU)") == "ENOMEM"
+    at = program("managed(1 << 20)")
+    for kind in (0, 1, 2, 3):
+        assert program(f"svm({at}, 1 << 20, (2, GPU), ({kind}, OTHER_GPU))") == "ENOMEM"
+    assert program(f"svm({at}, 1 << 20, (0, 0xFFFFFFFF), (4, OTHER_GPU))") is None
+    assert node.kernel.calls.keys() <= {0x23, 0x20}
+    assert node.kernel.calls[0x20] == 1
+
+
 def test_absurd_sizes_do_not_wrap(node: Node) -> None:
     """A size near 2^64 is refused, and leaves the books as they were."""
     node.lease(10 * MIB)
