@@ -76,7 +76,11 @@ def build_tiers(
     """The tiers of *node*, strongest first in what they offer."""
     dmem = DmemController(tree) if tree else None
     hook = HookFiles(instance.removesuffix(".slice"))
-    supervisor = Supervisor(kfd=node.root / "dev/kfd", kfd_processes=node.root / "sys/class/kfd/kfd/proc")
+    supervisor = Supervisor(
+        kfd=node.root / "dev/kfd",
+        kfd_processes=node.root / "sys/class/kfd/kfd/proc",
+        dri=node.root / "dev/dri",
+    )
     kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
     lit = partial(lit_connector, node.tree)
     gate = Gate(ledger, clock, survey, tree, node.tree, config.state.directory, _gate_policy(config), lit)

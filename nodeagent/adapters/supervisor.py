@@ -21,7 +21,7 @@ from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import NotAllowed, OutsideFault
 
 BINARY = Path(__file__).parent.parent / "hook" / "gpulease-supervisor"
-KFD = Path("/dev/kfd")
+KFD, DRI = Path("/dev/kfd"), Path("/dev/dri")
 KFD_PROCESSES = Path("/sys/class/kfd/kfd/proc")
 
 _LONGEST_START_SECONDS = 4.0  # the start is answered by a request, which holds its thread for five at most
@@ -66,7 +66,7 @@ class CommandFailed(NotAllowed):
 class Supervisor:
     """The program *binary*, for the KFD node *kfd* and its counters below *kfd_processes*.
 
-    *renders*: by minor number, render nodes that are no DRM devices; of a fake driver.
+    Render nodes are known by their device number; what is no device in *dri*, of a fake driver, as a file.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Supervisor:
         *,
         kfd: Path = KFD,
         kfd_processes: Path = KFD_PROCESSES,
-        renders: Mapping[int, Path] | None = None,
+        dri: Path = DRI,
     ) -> None:
         self._binary = binary
         self._kfd = kfd
         self._kfd_processes = kfd_processes
-        self._renders = renders or {}
+        self._dri = dri
         self._probed: tuple[str | None] | None = None
 
     def unavailable(self) -> str | None:
@@ -137,7 +137,8 @@ class Supervisor:
             return self._started(_read_line(reading), launch.argv[0])
 
     def _node(self) -> list[tuple[str, object]]:
-        renders = [("render", f"{minor}:{path}") for minor, path in self._renders.items()]
+        files = [path for path in self._dri.glob("renderD*") if not path.is_char_device()]
+        renders = [("render", f"{path.name.removeprefix('renderD')}:{path}") for path in files]
         return [("kfd", self._kfd), ("kfd_processes", self._kfd_processes), *renders]
 
     def _started(self, answer: str, command: str) -> int:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,15 @@ import pytest
 import gpulease
 from gpulease.transport import Transport
 
+from .attacks import Attacks, weaker_than_stated
+
 MACHINE = os.environ.get("NODEAGENT_MACHINE", "mi300x-spx")
 # How many times slower than a computer of today everything is: 15 where the processor is emulated.
 PATIENCE = float(os.environ.get("NODEAGENT_PATIENCE", "1"))
 READY_SECONDS = 30 * PATIENCE
 COMMAND_SECONDS = 60 * PATIENCE
+LIVE = "queued,preparing,active,lost,releasing"
+EVERY_STATE = f"{LIVE},released,failed"
 
 
 @dataclass
@@ -50,6 +54,11 @@ class RunningNode:
     machine: str = MACHINE
     process: subprocess.Popen[bytes] | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    attacked: bool = True  # whether each lease is attacked as soon as it is taken
+    attacks: Attacks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.attacks = Attacks(self.client)
 
     def start(self, *, ready: bool = True) -> None:
         """Start our own agent and wait until it is ready, or only until it answers."""
@@ -94,16 +103,22 @@ class RunningNode:
             self.process.wait(timeout=COMMAND_SECONDS)
 
     def http(self, method: str, target: str, body: Any = None) -> Answer:
-        """One call as this process."""
+        """One call as this process; a lease that it takes is attacked."""
         data = None if body is None else json.dumps(body).encode()
         answer = Transport(str(self.socket), timeout=10 * PATIENCE).call(method, target, data)
-        return Answer(answer.status, json.loads(answer.body) if answer.body[:1] in (b"{", b"[") else None)
+        answered = Answer(answer.status, json.loads(answer.body) if answer.body[:1] in (b"{", b"[") else None)
+        if (answer.status, target) == (201, "/v1/leases"):
+            self.attack(answered.body["id"])
+        return answered
 
     def gpulease(
         self, *words: str, user: int | None = None, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end, as *user* if given."""
-        return self.python("-m", "gpulease", *words, user=user, **options)
+        """Run the command to its end, as *user* if given; a lease that it takes is attacked."""
+        done = self.python("-m", "gpulease", *self.attacking(words, user), user=user, **options)
+        if words[0] in ("grant", "adopt") and done.returncode == 0:
+            self.attack(max(lease["id"] for lease in self.live()), user)
+        return done
 
     def python(
         self, *words: str, user: int | None = None, **options: Any
@@ -123,7 +138,7 @@ class RunningNode:
     def background(self, *words: str, user: int | None = None) -> subprocess.Popen[str]:
         """Start the command and leave it running; it is ended after the test."""
         child = subprocess.Popen(
-            [self.interpreter(user), "-m", "gpulease", *words],
+            [self.interpreter(user), "-m", "gpulease", *self.attacking(words, user)],
             env=self.environment(),
             text=True,
             stdin=subprocess.PIPE,
@@ -133,6 +148,26 @@ class RunningNode:
         )
         self.started.append(child)
         return child
+
+    def attacking(self, words: Sequence[str], user: int | None = None) -> Sequence[str]:
+        """The words of a command; one that would run something in a lease attacks the lease first."""
+        if words[0] != "run" or "--" not in words or not self.attacked:
+            return words
+        at = words.index("--") + 1
+        return [*words[:at], *self.attacks.command(self.interpreter(user), *words[at:])]
+
+    def attack(self, lease: int, user: int | None = None) -> None:
+        """Attack a live lease from inside, as *user*, who may enter it."""
+        if not self.attacked:
+            return
+        command = self.attacks.command(self.interpreter(user))
+        done = self.python("-m", "gpulease", "exec", str(lease), "--", *command, user=user)
+        assert done.returncode == 0, f"lease {lease} cannot be attacked: {done.stderr}"
+
+    def taken(self, since: int = 0) -> list[dict[str, Any]]:
+        """Every lease with an id above *since* that was ever granted, ended ones too."""
+        leases = self.http("GET", f"/v1/leases?state={EVERY_STATE}&after={since}&limit=500").body["leases"]
+        return [lease for lease in leases if lease["environment"] is not None]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "GPULEASE_SOCKET": str(self.socket), "PYTHONPATH": str(self.client)}
@@ -155,7 +190,7 @@ class RunningNode:
 
     def live(self) -> list[dict[str, Any]]:
         """Every lease that has not ended."""
-        return self.http("GET", "/v1/leases?state=queued,preparing,active,lost,releasing").body["leases"]
+        return self.http("GET", f"/v1/leases?state={LIVE}").body["leases"]
 
     def until(self, what: Any, seconds: float = 20) -> Any:
         """Look until *what* gives something true; how long it takes is not asserted beyond the wait."""
@@ -198,23 +233,49 @@ def agent() -> Iterator[RunningNode]:
 
 
 @pytest.fixture
-def start_agent() -> Iterator[Callable[[str], RunningNode]]:
+def start_agent(request: pytest.FixtureRequest) -> Iterator[Callable[[str], RunningNode]]:
     """Starts agents of the test's own, by the name of a machine file."""
     with contextlib.ExitStack() as stack:
-        yield lambda machine: stack.enter_context(running_node(machine))
+
+        def start(machine: str) -> RunningNode:
+            running = stack.enter_context(running_node(machine))
+            return stack.enter_context(all_attacked(running, request))
+
+        yield start
 
 
 @pytest.fixture
-def node(agent: RunningNode) -> Iterator[RunningNode]:
+def node(agent: RunningNode, request: pytest.FixtureRequest) -> Iterator[RunningNode]:
     """The module's agent; whatever a test leaves running or leased is ended after it."""
-    yield agent
-    for child in agent.started:
+    with all_attacked(agent, request):
+        yield agent
+
+
+@contextlib.contextmanager
+def all_attacked(node: RunningNode, request: pytest.FixtureRequest) -> Iterator[RunningNode]:
+    """The node for one test, which fails if a lease of it was not attacked, or held less than it states."""
+    before = max((lease["id"] for lease in node.taken()), default=0)
+    node.attacked = request.node.get_closest_marker("unattacked") is None
+    yield node
+    for lease in node.live():
+        if lease["state"] == "active" and node.attacks.outcomes(lease["id"]) is None:
+            node.attack(lease["id"])
+    clean(node)
+    for lease in node.taken(before):
+        outcomes = node.attacks.outcomes(lease["id"])
+        assert outcomes or not node.attacked, f"lease {lease['id']} was not attacked"
+        assert weaker_than_stated(lease["guarantee"]["memory"], outcomes or {}) == []
+
+
+def clean(node: RunningNode) -> None:
+    """End what was left running and leased."""
+    for child in node.started:
         if child.poll() is None:
             child.kill()
         child.wait()
         for pipe in (child.stdin, child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
-    agent.started.clear()
-    for lease in agent.live():
-        agent.http("DELETE", f"/v1/leases/{lease['id']}?wait=5")
+    node.started.clear()
+    for lease in node.live():
+        node.http("DELETE", f"/v1/leases/{lease['id']}?wait=5")

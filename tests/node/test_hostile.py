@@ -133,6 +133,7 @@ def test_no_length_makes_a_thread_wait(node, value):
     assert run_as(node, MALLORY, f"tell(raw({head.encode()!r}).split()[1])") == ["400"]
 
 
+@pytest.mark.unattacked("its leases are of processes that run sleep")
 def test_stuck_releases_of_a_user_do_not_delay_another(node):
     """Twelve adopted processes that outlive their leases: another user's release is proved meanwhile."""
     script = f"""
@@ -182,6 +183,7 @@ os.wait()
 
 
 @pytest.mark.cgroup2
+@pytest.mark.unattacked("the lease would end with the first process that leaves it")
 def test_nobody_takes_a_leases_place_in_their_own_subtree(node, delegated):
     """Directories with the names of the next leases, made before the agent does, get no lease and no kill."""
     own = delegated / "own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def test_the_exit_code_is_the_commands_own(node):
     assert done.returncode == 7, done.stderr
 
 
+@pytest.mark.unattacked("nothing ever runs in it")
 def test_a_command_that_does_not_exist_is_125_and_leaves_no_lease(node):
     """A failure before the start is 125, with the reason as the last line, and nothing is held."""
     done = node.gpulease("run", "--cu", "25%", "--vram", "1G", "--", "/no/such/command")
@@ -259,9 +261,10 @@ def test_a_run_inside_a_job_nests_below_it(node):
     job = find_mount() / f"job_{os.getpid()}"
     job.mkdir()
     try:
-        enter = f"echo $$ > {job}/cgroup.procs && exec {sys.executable} -m gpulease run --cu 25% --vram 1G"
+        words = ("run", "--cu", "25%", "--vram", "1G", "--", "grep", "0::", "/proc/self/cgroup")
+        run = shlex.join([sys.executable, "-m", "gpulease", *node.attacking(words)])
         done = subprocess.run(
-            ["sh", "-c", f"{enter} -- grep 0:: /proc/self/cgroup"],
+            ["sh", "-c", f"echo $$ > {job}/cgroup.procs && exec {run}"],
             env=node.environment(),
             text=True,
             capture_output=True,

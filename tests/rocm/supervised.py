@@ -35,15 +35,14 @@ INHERITED = {
 def main(mib: int, command: list[str]) -> int:
     """The command's exit code."""
     mount = find_mount()
-    minor = FIRST_MINOR
-    supervisor = Supervisor(renders={minor: Path(f"/dev/dri/renderD{minor}")})
+    supervisor = Supervisor()
     tree = CgroupTree(mount, f"gpulease_test{secrets.token_hex(6)}.slice") if mount else None
     if why := supervisor.unavailable() or (tree.writable() if tree else "needs cgroup2"):
         print(why, file=sys.stderr)
         return CANNOT
     assert tree is not None
     gpu = gpus(MODELS["mi210"], 1)[0]
-    device = HookDevice(gpu.gpu_id, minor, mib << 20, MODELS["mi210"].cus, 1, CuSet.parse(CUS))
+    device = HookDevice(gpu.gpu_id, FIRST_MINOR, mib << 20, MODELS["mi210"].cus, 1, CuSet.parse(CUS))
     report, report_end = os.pipe()
     with tree.open(tree.create(LEASE, nest_below(tree.cgroup_of(os.getpid())))) as cgroup:
         supervisor.launch(

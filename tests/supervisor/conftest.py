@@ -202,7 +202,7 @@ def lab(built: Path, fake: FakeKfd, cgroup: OpenCgroup) -> Iterator[Lab]:
         built / "gpulease-supervisor",
         kfd=fake.kfd,
         kfd_processes=fake.proc,
-        renders={MINOR: fake.render(MINOR), MINOR + 1: fake.render(MINOR + 1)},
+        dri=fake.directory / "dri",
     )
     if why := supervisor.unavailable():
         pytest.skip(why)

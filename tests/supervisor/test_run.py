@@ -11,7 +11,7 @@ import pytest
 from nodeagent.adapters.supervisor import BINARY
 from tests.fakekfd.driver import Gpu
 from tests.fakekfd.fuse_kfd import FakeKfd, fake_kfd, usable
-from tests.node.conftest import RunningNode, running_node
+from tests.node.conftest import RunningNode, all_attacked, running_node
 
 from .conftest import WAIT_SECONDS
 
@@ -27,6 +27,7 @@ def stand_in(node: RunningNode, fake: FakeKfd) -> None:
     root = node.state_dir / "machine"
     (root / "dev").mkdir(exist_ok=True)
     (root / "dev/kfd").symlink_to(fake.kfd)
+    (root / "dev/dri").symlink_to(fake.directory / "dri")
     processes = root / "sys/class/kfd/kfd/proc"
     if processes.is_dir():
         processes.rmdir()
@@ -45,7 +46,15 @@ def node() -> Iterator[tuple[RunningNode, FakeKfd, str]]:
         minor = int(device["render_node"].removeprefix("renderD"))
         with fake_kfd([Gpu(device["gpu_id"], minor, 64 * GIB, 64 * GIB)]) as fake:
             stand_in(running, fake)
+            running.attacks.dev = fake.directory
             yield running, fake, device["device"]
+
+
+@pytest.fixture(autouse=True)
+def attacked(node: tuple[RunningNode, FakeKfd, str], request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every lease that a test takes is attacked from inside."""
+    with all_attacked(node[0], request):
+        yield
 
 
 @pytest.fixture
@@ -73,10 +82,16 @@ def test_a_static_program_is_limited(node, run):
 
 
 def test_the_commands_code_comes_back(node):
-    """Exit codes and signals come through the report, and a command that cannot start is 125."""
+    """Exit codes and signals come through the report."""
     agent = node[0]
     for script, code in (("exit 7", 7), ("kill -KILL $$", 137)):
         assert agent.gpulease(*OPTIONS, "--", "sh", "-c", script, user=USER, cwd="/").returncode == code
+
+
+@pytest.mark.unattacked("nothing ever runs in it")
+def test_a_command_that_cannot_start_is_125(node):
+    """What cannot be executed is named, and leaves no lease."""
+    agent = node[0]
     failed = agent.gpulease(*OPTIONS, "--", "/no/such", user=USER, cwd="/")
     assert failed.returncode == 125
     assert "/no/such" in failed.stderr.splitlines()[-1]
@@ -126,6 +141,7 @@ def test_it_goes_on_while_the_agent_is_away(node, run):
     agent.until(lambda: not agent.live())
 
 
+@pytest.mark.unattacked("nothing ever runs in it")
 def test_a_sandboxed_caller_is_refused(node):
     """threat 9: a caller under a filter of its own would be let out of it by a launch, so it is refused."""
     agent = node[0]
@@ -142,6 +158,7 @@ def test_a_sandboxed_caller_is_refused(node):
     assert (done.returncode, "seccomp" in done.stderr) == (125, True)
 
 
+@pytest.mark.unattacked("nothing ever runs in it")
 def test_descriptors_are_the_callers_own(node):
     """A command that is no sealed memory file, or a number that is not open, is refused."""
     agent = node[0]
