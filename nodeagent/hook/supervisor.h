@@ -91,13 +91,15 @@ enum charge { CHARGE_COUNTED, CHARGE_UNCOUNTED };	/* by the kernel's counters, o
 bool account_take(struct supervised *lease, uint32_t index, pid_t process, pid_t thread, uint64_t size,
 		  enum charge charge);
 bool account_range(struct supervised *lease, uint32_t index, pid_t process, uint64_t start, uint64_t size);
+bool account_export(struct supervised *lease, pid_t process);
 void account_returned(pid_t thread);
 
 /* supervisor_proc.c: what /proc says */
 pid_t proc_process_of(pid_t thread);
 uint64_t proc_start_time(pid_t process);
 bool proc_in_ioctl(pid_t thread);
-bool proc_mapped(pid_t process, uint64_t start, uint64_t end);
+enum mapped { MAPPED, UNMAPPED, MAPPINGS_UNSEEN };
+enum mapped proc_mapped(pid_t process, uint64_t start, uint64_t end);
 uint64_t proc_number(const char *path);
 
 /* cumask.c, shared with the hook */

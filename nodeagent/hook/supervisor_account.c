@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * The lease's VRAM: the kernel's counters of every process that was ever notified, and beside them what those
- * do not show: sizes let through whose ioctl may not have returned, GEM buffers (nobody counts them: their sum until
- * the process ends), and ranges of shared virtual memory that were sent to the device (until they are unmapped).
+ * do not show: sizes let through whose ioctl may not have returned; ranges of shared virtual memory that were sent to
+ * the device (until they are unmapped); and what may outlive the process that took it, because others may hold the
+ * file that it hangs on: GEM buffers, and all of a process that exports memory (until nobody is left to ask).
  * Whatever is doubtful counts; what is over is looked at again before it is refused. A full table refuses.
  */
 #include "supervisor.h"
@@ -10,6 +11,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_PROCESSES 1024
 #define MAX_PENDING 4096
@@ -18,12 +20,15 @@
 static struct process {
 	pid_t pid;
 	uint64_t start_time;
-	uint64_t uncounted[MAX_DEVICES];
+	bool exporter;
+	uint64_t kept[MAX_DEVICES];	/* an exporter's: all that it had then and was given since */
 } processes[MAX_PROCESSES];
 static size_t process_count;
 
+static uint64_t residue[MAX_DEVICES];
+
 static struct pending {
-	pid_t thread;
+	pid_t process, thread;
 	uint32_t device;
 	uint64_t size;
 } pending[MAX_PENDING];
@@ -57,28 +62,52 @@ static uint64_t counted_in(const char *directory, uint32_t gpu_id)
 	return total;
 }
 
+static uint64_t counted(const struct supervised *lease, pid_t pid, uint32_t device)
+{
+	char directory[256];
+
+	snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, pid);
+	return counted_in(directory, lease->limits.device[device].gpu_id);
+}
+
 static uint64_t used(const struct supervised *lease, uint32_t device)
 {
-	uint64_t total = 0;
-	char directory[256];
+	uint64_t total = residue[device];
 
 	for (size_t i = 0; i < pending_count; i++)
 		total += pending[i].device == device ? pending[i].size : 0;
 	for (size_t i = 0; i < range_count; i++)
 		total += ranges[i].device == device ? ranges[i].end - ranges[i].start : 0;
 	for (size_t i = 0; i < process_count; i++) {
-		snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, processes[i].pid);
-		total += counted_in(directory, lease->limits.device[device].gpu_id) + processes[i].uncounted[device];
+		const uint64_t now = counted(lease, processes[i].pid, device);
+
+		total += now > processes[i].kept[device] ? now : processes[i].kept[device];
 	}
 	return total;
 }
 
-static bool lives(pid_t pid)
+static struct process *find(pid_t pid)
 {
 	for (size_t i = 0; i < process_count; i++)
 		if (processes[i].pid == pid)
-			return true;
-	return false;
+			return &processes[i];
+	return NULL;
+}
+
+static bool has_counters(const struct supervised *lease, pid_t pid)
+{
+	char directory[256];
+
+	snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, pid);
+	return !access(directory, F_OK);
+}
+
+/* Unseen mappings are a process's whose threads have all ended: gone, unless a process that shares them lives on. */
+static bool still_mapped(const struct supervised *lease, const struct range *range)
+{
+	const enum mapped found = proc_mapped(range->process, range->start, range->end);
+
+	return found == MAPPED || (found == MAPPINGS_UNSEEN && has_counters(lease, range->process));
 }
 
 /*
@@ -88,19 +117,15 @@ static bool lives(pid_t pid)
 static void sweep(const struct supervised *lease)
 {
 	size_t kept = 0;
-	char directory[256];
 
 	for (size_t i = 0; i < process_count; i++) {
-		DIR *counters;
-
-		snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, processes[i].pid);
-		counters = opendir(directory);
-		if (counters)
-			closedir(counters);
 		const uint64_t now = proc_start_time(processes[i].pid);
 
-		if (now == processes[i].start_time || (!now && counters))
+		if (now == processes[i].start_time || (!now && has_counters(lease, processes[i].pid)))
 			processes[kept++] = processes[i];
+		else
+			for (uint32_t device = 0; device < lease->limits.devices; device++)
+				residue[device] += processes[i].kept[device];
 	}
 	process_count = kept;
 	kept = 0;
@@ -110,17 +135,9 @@ static void sweep(const struct supervised *lease)
 	pending_count = kept;
 	kept = 0;
 	for (size_t i = 0; i < range_count; i++)
-		if (lives(ranges[i].process) && proc_mapped(ranges[i].process, ranges[i].start, ranges[i].end))
+		if (find(ranges[i].process) && still_mapped(lease, &ranges[i]))
 			ranges[kept++] = ranges[i];
 	range_count = kept;
-}
-
-static struct process *find(pid_t pid)
-{
-	for (size_t i = 0; i < process_count; i++)
-		if (processes[i].pid == pid)
-			return &processes[i];
-	return NULL;
 }
 
 static struct process *known(const struct supervised *lease, pid_t pid)
@@ -172,20 +189,41 @@ void account_returned(pid_t thread)
 bool account_take(struct supervised *lease, uint32_t index, pid_t pid, pid_t thread, uint64_t size,
 		  enum charge charge)
 {
+	struct process *process;
+
 	if (!known(lease, pid) || !fits(lease, index, size))
 		return false;
 	if (charge == CHARGE_UNCOUNTED) {
-		struct process *process = find(pid);	/* the sweep may have moved it, or found it dead */
-
-		if (process)
-			process->uncounted[index] += size;
-		return process != NULL;
+		residue[index] += size;
+		return true;
 	}
 	if (pending_count == MAX_PENDING)
 		sweep(lease);
-	if (pending_count == MAX_PENDING)
+	process = find(pid);		/* the sweep may have moved it, or found it dead */
+	if (pending_count == MAX_PENDING || !process)
 		return false;
-	pending[pending_count++] = (struct pending){ thread, index, size };
+	if (process->exporter)
+		process->kept[index] += size;
+	pending[pending_count++] = (struct pending){ pid, thread, index, size };
+	return true;
+}
+
+/*
+ * From now on nothing that the process frees is credited: the counter falls with the handle, the memory stays as long
+ * as anybody holds the exported file, and neither its size nor its holders can be told from here.
+ */
+bool account_export(struct supervised *lease, pid_t pid)
+{
+	struct process *process = known(lease, pid);
+
+	if (!process || process->exporter)
+		return process != NULL;
+	process->exporter = true;
+	for (uint32_t device = 0; device < lease->limits.devices; device++)
+		process->kept[device] = counted(lease, pid, device);
+	for (size_t i = 0; i < pending_count; i++)
+		if (pending[i].process == pid)
+			process->kept[pending[i].device] += pending[i].size;
 	return true;
 }
 

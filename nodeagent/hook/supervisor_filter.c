@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The filter: an ioctl whose number's low byte could be one that takes VRAM or sets a CU mask is notified, whatever
- * its other bits: KFD looks at that byte only, and the kernel at the lower half of the argument only. Which file it
- * goes to, the supervisor finds out. int 0x80 from a 64-bit program reaches KFD as well; x32 is refused.
+ * The filter: an ioctl whose number could be one that takes VRAM or sets a CU mask is notified, whatever its other
+ * bits: KFD looks at the low byte only, DRM at the two lower ones (since Linux 5.14), and the kernel at the lower half
+ * of the argument only. Which file it goes to, the supervisor finds out. int 0x80 from a 64-bit program reaches both
+ * as well; x32 is refused.
  */
 #include "supervisor.h"
 
@@ -29,6 +30,8 @@
 #define X32_BIT 0x40000000u
 
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define KEEP(bits) BPF_STMT(BPF_ALU | BPF_AND | BPF_K, bits)
+#define DRM(number) ((uint32_t)TYPE_DRM << 8 | (number))
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
 #define IF_EQUAL(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, yes, no)
 #define IF_AT_LEAST(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, value, yes, no)
@@ -48,13 +51,16 @@ int filter_install(void)
 		IF_EQUAL(SYS_ioctl, 1, 0),
 		RETURN(SECCOMP_RET_ALLOW),
 		LOAD(args[1]),			/* the lower half: little endian */
-		BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xff),
-		IF_EQUAL(KFD_ALLOC_MEMORY, 6, 0),
-		IF_EQUAL(KFD_SET_CU_MASK, 5, 0),
-		IF_EQUAL(KFD_SVM, 4, 0),
-		IF_EQUAL(KFD_CRIU, 3, 0),
-		IF_EQUAL(DRM_AMDGPU_GEM_CREATE, 2, 0),
-		IF_EQUAL(DRM_CREATE_DUMB, 1, 0),
+		KEEP(0xffff),
+		IF_EQUAL(DRM(DRM_AMDGPU_GEM_CREATE), 9, 0),
+		IF_EQUAL(DRM(DRM_AMDGPU_GEM_OP), 8, 0),
+		IF_EQUAL(DRM(DRM_CREATE_DUMB), 7, 0),
+		KEEP(0xff),
+		IF_EQUAL(KFD_ALLOC_MEMORY, 5, 0),
+		IF_EQUAL(KFD_SET_CU_MASK, 4, 0),
+		IF_EQUAL(KFD_SVM, 3, 0),
+		IF_EQUAL(KFD_CRIU, 2, 0),
+		IF_EQUAL(KFD_EXPORT_DMABUF, 1, 0),
 		RETURN(SECCOMP_RET_ALLOW),
 		RETURN(SECCOMP_RET_USER_NOTIF),
 	};

@@ -69,10 +69,35 @@ static int write_caller(const struct supervised *lease, const struct seccomp_not
 	return fault;
 }
 
-/* Whole, whatever size the request claims: what the kernel would not copy it takes as 0, so this errs upwards. */
-static int read_arguments(const struct supervised *lease, const struct seccomp_notif *call, void *to, size_t size)
+/*
+ * The arguments as the driver will have them: what the request claims not to hold is 0. KFD takes the claimed size
+ * alone (kfd_ioctl), DRM also asks that the request's direction says "in" (drm_ioctl).
+ */
+static int read_claimed(const struct supervised *lease, const struct seccomp_notif *call, size_t claimed, void *to,
+			size_t size)
 {
-	return read_caller(lease, call, call->data.args[2], to, size);
+	const size_t copied = claimed < size ? claimed : size;
+
+	memset(to, 0, size);
+	return read_caller(lease, call, call->data.args[2], to, copied);
+}
+
+static int read_kfd(const struct supervised *lease, const struct seccomp_notif *call, void *to, size_t size)
+{
+	return read_claimed(lease, call, _IOC_SIZE(call->data.args[1]), to, size);
+}
+
+static int read_drm(const struct supervised *lease, const struct seccomp_notif *call, void *to, size_t size)
+{
+	const bool in = call->data.args[1] & IOC_IN;
+
+	return read_claimed(lease, call, in ? _IOC_SIZE(call->data.args[1]) : 0, to, size);
+}
+
+/* Drivers give whole pages: many tiny buffers must not be counted as what they ask for. */
+static uint64_t whole_pages(uint64_t size)
+{
+	return size > UINT64_MAX - PAGE_MASK ? UINT64_MAX : (size + PAGE_MASK) & ~(uint64_t)PAGE_MASK;
 }
 
 static int by_gpu(const struct supervised *lease, uint32_t gpu_id)
@@ -94,14 +119,14 @@ static int by_minor(const struct supervised *lease, uint32_t render_minor)
 static int allocate(struct supervised *lease, const struct seccomp_notif *call, pid_t process)
 {
 	struct kfd_alloc_memory asked;
-	int device, fault = read_arguments(lease, call, &asked, sizeof(asked));
+	int device, fault = read_kfd(lease, call, &asked, sizeof(asked));
 
 	if (fault || !(asked.flags & ALLOC_VRAM))
 		return fault;
 	device = by_gpu(lease, asked.gpu_id);
 	if (asked.flags & ALLOC_AQL_QUEUE)
 		asked.size = asked.size / 2 + asked.size % 2;
-	if (device < 0 || !account_take(lease, (uint32_t)device, process, (pid_t)call->pid, asked.size,
+	if (device < 0 || !account_take(lease, (uint32_t)device, process, (pid_t)call->pid, whole_pages(asked.size),
 					CHARGE_COUNTED))
 		return ENOMEM;
 	return 0;
@@ -125,12 +150,15 @@ static int share(struct supervised *lease, const struct seccomp_notif *call, pid
 {
 	struct kfd_svm asked;
 	struct kfd_svm_attribute attributes[MOST_ATTRIBUTES];
-	int fault = read_arguments(lease, call, &asked, sizeof(asked));
+	int fault = read_kfd(lease, call, &asked, sizeof(asked));
 
 	if (fault || asked.operation != SVM_SET_ATTRIBUTES)
 		return fault;
 	if (asked.attributes > MOST_ATTRIBUTES)
 		return E2BIG;
+	/* Attributes that the request claims not to hold: new kernels refuse them, old ones read what lies there. */
+	if (_IOC_SIZE(call->data.args[1]) < sizeof(asked) + asked.attributes * sizeof(*attributes))
+		return EINVAL;
 	fault = read_caller(lease, call, call->data.args[2] + sizeof(asked), attributes,
 			    asked.attributes * sizeof(*attributes));
 	for (uint32_t i = 0; !fault && i < asked.attributes; i++) {
@@ -148,17 +176,26 @@ static int share(struct supervised *lease, const struct seccomp_notif *call, pid
 static int create_buffer(struct supervised *lease, const struct seccomp_notif *call, pid_t process, uint32_t node)
 {
 	union drm_gem_create asked;
-	int device, fault = read_arguments(lease, call, &asked, sizeof(asked.in));
+	int device, fault = read_drm(lease, call, &asked, sizeof(asked.in));
 
 	if (fault || !(asked.in.domains & GEM_DOMAIN_VRAM))
 		return fault;
 	device = by_minor(lease, node);	/* a primary node is none of the lease's: no VRAM by it */
-	/* The driver gives whole pages; many tiny buffers must not be counted as what they ask for. */
-	if (device < 0 || asked.in.size > UINT64_MAX - PAGE_MASK ||
-	    !account_take(lease, (uint32_t)device, process, (pid_t)call->pid,
-			  (asked.in.size + PAGE_MASK) & ~(uint64_t)PAGE_MASK, CHARGE_UNCOUNTED))
+	if (device < 0 || !account_take(lease, (uint32_t)device, process, (pid_t)call->pid,
+					whole_pages(asked.in.size), CHARGE_UNCOUNTED))
 		return ENOMEM;
 	return 0;
+}
+
+/* A buffer that was made in system memory was not charged, so it stays there. */
+static int change_buffer(struct supervised *lease, const struct seccomp_notif *call)
+{
+	struct drm_gem_op asked;
+	const int fault = read_drm(lease, call, &asked, sizeof(asked));
+
+	if (fault || asked.operation != GEM_OP_SET_PLACEMENT)
+		return fault;
+	return asked.value & GEM_DOMAIN_VRAM ? EPERM : 0;
 }
 
 /* KFD tells a queue's GPU in kfd/proc/<pid>/queues/<id>/gpuid; with one device in the lease there is no question. */
@@ -187,7 +224,7 @@ static int set_mask(struct supervised *lease, const struct seccomp_notif *call, 
 {
 	struct kfd_set_cu_mask asked;
 	uint32_t wanted[MASK_WORDS] = { 0 }, granted[MASK_WORDS], bytes;
-	int device, fault = read_arguments(lease, call, &asked, sizeof(asked));
+	int device, fault = read_kfd(lease, call, &asked, sizeof(asked));
 
 	if (fault)
 		return fault;
@@ -250,10 +287,12 @@ static int decide(struct supervised *lease, const struct seccomp_notif *call)
 		case KFD_SVM: return share(lease, call, process);
 		case KFD_SET_CU_MASK: return set_mask(lease, call, process);
 		case KFD_CRIU: return EPERM;
+		case KFD_EXPORT_DMABUF: return account_export(lease, process) ? 0 : ENOMEM;
 		}
 	} else if (render_minor(lease, &status, &node)) {
 		switch (number) {
 		case DRM_AMDGPU_GEM_CREATE: return create_buffer(lease, call, process, node);
+		case DRM_AMDGPU_GEM_OP: return change_buffer(lease, call);
 		case DRM_CREATE_DUMB: return EPERM;
 		}
 	}

@@ -2,6 +2,7 @@
 /* What /proc says of the programs that are supervised. 0 or false where they are gone. */
 #include "supervisor.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,24 +86,41 @@ bool proc_in_ioctl(pid_t thread)
 	return !strncmp(text, "16 ", 3) || !strncmp(text, "54 ", 3) || !strncmp(text, "running", 7);
 }
 
-/* Whether anything is mapped in the range. */
-bool proc_mapped(pid_t process, uint64_t start, uint64_t end)
+static enum mapped mapped_by(const char *maps, uint64_t start, uint64_t end)
 {
-	char path[64], line[512];
-	bool found = false;
-	FILE *maps;
+	enum mapped found = MAPPINGS_UNSEEN;
+	FILE *lines = fopen(maps, "re");
+	char line[512];
 
-	snprintf(path, sizeof(path), "/proc/%d/maps", process);
-	maps = fopen(path, "re");
-	if (!maps)
-		return false;
-	while (!found && fgets(line, sizeof(line), maps)) {
+	while (lines && found != MAPPED && fgets(line, sizeof(line), lines)) {
 		unsigned long from, to;
 
 		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
-			found = from < end && start < to;
+			found = from < end && start < to ? MAPPED : UNMAPPED;
 	}
-	fclose(maps);
+	if (lines)
+		fclose(lines);
+	return found;
+}
+
+/*
+ * Whether anything is mapped in the range. The first thread that shows mappings tells for all: one that has ended
+ * shows none, and the leader may have ended long before the others.
+ */
+enum mapped proc_mapped(pid_t process, uint64_t start, uint64_t end)
+{
+	enum mapped found = MAPPINGS_UNSEEN;
+	char path[64];
+	DIR *threads;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", process);
+	threads = opendir(path);
+	for (const struct dirent *entry; threads && found == MAPPINGS_UNSEEN && (entry = readdir(threads));) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%.16s/maps", process, entry->d_name);
+		found = mapped_by(path, start, end);
+	}
+	if (threads)
+		closedir(threads);
 	return found;
 }
 

@@ -41,6 +41,7 @@ class Allocation:
     gpu_id: int
     size: int
     flags: int
+    exported: bool = False  # somebody may hold the file, and with it the memory
 
 
 @dataclass
@@ -164,12 +165,18 @@ class Driver:
         gpu.peak = max(gpu.peak, gpu.used)
 
     def free(self, process: Process, handle: int) -> None:
-        """EINVAL for an unknown handle."""
+        """EINVAL for an unknown handle. What was exported stays in use: somebody keeps its file for ever."""
         allocation = process.allocations.pop(handle, None)
         if allocation is None:
             raise OSError(errno.EINVAL, f"no allocation {handle}")
-        if allocation.flags & VRAM:
+        if allocation.flags & VRAM and not allocation.exported:
             self.gpus[allocation.gpu_id].used -= allocation.size
+
+    def export(self, process: Process, handle: int) -> None:
+        """EINVAL for an unknown handle."""
+        if handle not in process.allocations:
+            raise OSError(errno.EINVAL, f"no allocation {handle}")
+        process.allocations[handle].exported = True
 
     def vram(self, process: Process, gpu_id: int) -> int:
         """Bytes of a process on a GPU, as kfd/proc/<pid>/vram_<gpu_id> shows them."""

@@ -1,6 +1,7 @@
 """The render node's calls that ROCm and buffer-object programs make (drm_ioctl, amdgpu_drv.c, amdgpu_kms.c).
 
-Unlike the KFD's, a call of another type than 'd' is refused; its size is the caller's claim here, too.
+Unlike the KFD's, a call of another type than 'd' is refused; its size is the caller's claim here, too, and
+nothing is copied in unless its direction says so.
 Structures: include/uapi/drm/drm.h and amdgpu_drm.h.
 """
 
@@ -16,7 +17,8 @@ from tests.fakekfd.fuse import Ioctl
 from tests.fakekfd.ioctls import Memory
 
 TYPE = ord("d")
-VERSION, GET_CLIENT, GEM_CLOSE, GEM_CREATE, INFO = 0x00, 0x05, 0x09, 0x40, 0x45
+VERSION, GET_CLIENT, GEM_CLOSE, GEM_CREATE, INFO, GEM_OP = 0x00, 0x05, 0x09, 0x40, 0x45, 0x50
+DIRECTION_IN = 1 << 30
 DOMAIN_VRAM = 4
 NAMES = ((16, b"amdgpu"), (32, b"20150101"), (48, b"AMD GPU"))
 ACCEL_WORKING, VRAM_USAGE, VRAM_GTT, DEVICE_INFO, MEMORY = 0x00, 0x10, 0x14, 0x16, 0x19
@@ -65,6 +67,7 @@ class RenderNodes:
             ),
             GEM_CREATE: self._create,
             GEM_CLOSE: self._close,
+            GEM_OP: self._operate,
             INFO: self._info,
         }
         if number not in handlers:
@@ -88,9 +91,7 @@ class RenderNodes:
         memory.write(request.arg, struct.pack("<3i", 3, 61, 0))
 
     def _create(self, memory: Memory, request: Ioctl) -> None:
-        claimed = request.cmd >> 16 & 0x3FFF
-        given = memory.read(request.arg, claimed).ljust(32, b"\0")
-        size, _, domains, _ = struct.unpack_from("<QQQQ", given)
+        size, _, domains, _ = struct.unpack_from("<QQQQ", copied_in(memory, request, 32))
         if not size:
             raise OSError(errno.EINVAL, "no bytes")
         size += -size % PAGE
@@ -101,6 +102,17 @@ class RenderNodes:
         charged = size if domains & DOMAIN_VRAM else 0
         self.buffers[request.opening, handle] = Buffer(request.opening, gpu_id, charged)
         memory.write(request.arg, struct.pack("<II", handle, 0))
+
+    def _operate(self, memory: Memory, request: Ioctl) -> None:
+        """SET_PLACEMENT: the driver moves the buffer when it is used next, this one at once."""
+        handle, operation, domains = struct.unpack_from("<IIQ", copied_in(memory, request, 16))
+        buffer = self.buffers.get((request.opening, handle))
+        if buffer is None or operation != 1:
+            raise OSError(
+                errno.ENOENT if buffer is None else errno.EINVAL, f"operation {operation} on {handle}"
+            )
+        if domains & DOMAIN_VRAM:
+            self.driver.charge(group_of(request.tid), buffer.gpu_id, PAGE, VRAM)
 
     def _close(self, memory: Memory, request: Ioctl) -> None:
         (handle,) = struct.unpack("<I", memory.read(request.arg, 4))
@@ -124,3 +136,9 @@ class RenderNodes:
         }
         answer = answers.get(query, b"").ljust(size, b"\0")[:size]
         memory.write(address, answer)
+
+
+def copied_in(memory: Memory, request: Ioctl, size: int) -> bytes:
+    """The argument structure of *size* bytes as drm_ioctl() has it: what was not copied is zeros."""
+    claimed = request.cmd >> 16 & 0x3FFF if request.cmd & DIRECTION_IN else 0
+    return (memory.read(request.arg, claimed) if claimed else b"").ljust(size, b"\0")

@@ -115,6 +115,7 @@ class Ioctls:
             0x20: (24, True, self.svm),
             0x21: (4, True, set_xnack),
             0x23: (16, True, self.available),
+            0x24: (16, True, lambda call: self.driver.export(call.process, call.get("Q")[0])),
             0x25: (16, True, nothing),  # RUNTIME_ENABLE
         }
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from .conftest import KINDS, LIMIT, Lab
+from .conftest import GPU, KINDS, LIMIT, Lab
 
 pytestmark = [pytest.mark.cgroup2, pytest.mark.root]
 
@@ -32,7 +32,7 @@ def test_allocations_stop_at_the_limit(lab: Lab, program):
     assert max(gpu.peak for gpu in lab.fake.driver.gpus.values()) == 600 * MIB
 
 
-@pytest.mark.parametrize("command", [0x4B16, 0xC0304B16, 0x16, 0x0016_5416, 0xFFFF_FFFF_C028_4B16])
+@pytest.mark.parametrize("command", [0x284B16, 0xC0304B16, 0x0028_0016, 0x0029_5416, 0xFFFF_FFFF_C028_4B16])
 @pytest.mark.way_out("requests of odd sizes and types", tier="supervised", outcome="refused over the limit")
 def test_only_the_number_counts(lab: Lab, programs, command):
     """KFD looks at one byte of the request, so a request of another size or type is refused all the same."""
@@ -65,8 +65,105 @@ def test_threads_never_pass_the_limit_together(lab: Lab, program):
     assert lab.fake.driver.gpus[4096].peak == 1000 * MIB
 
 
+def request(number: int, claimed: int) -> int:
+    """A request of KFD's that says its argument has *claimed* bytes."""
+    return 0xC000_4B00 | number | claimed << 16
+
+
+@pytest.mark.parametrize(
+    ("claimed", "answer"),
+    [(0, errno.EINVAL), (16, errno.EINVAL), (36, 0), (39, errno.ENOMEM), (40, 0), (41, 0), (1 << 13, 0)],
+)
+@pytest.mark.way_out(
+    "a request that claims to be smaller than its flags", tier="supervised", outcome="read as the driver does"
+)
+def test_a_request_is_read_as_far_as_it_claims_to_go(lab: Lab, programs, claimed, answer):
+    """A queue's memory is half its size only while the flag that says so is within the claimed bytes."""
+    double = LIMIT * 3 // 2
+    lines, _ = lab.gpu(programs("static musl"), f"aql:{request(0x16, claimed)}:{double}").end()
+    assert lines == [f"aql={answer}"]
+    reached = [entry["flags"] for entry in lab.fake.driver.log if entry["what"] == "alloc"]
+    assert reached == ([] if answer else [0x88000001 if claimed >= 40 else 0])
+
+
+def test_a_mask_is_moved_where_the_driver_looks_for_it(lab: Lab, programs):
+    """The mask's address is cut off where the request claims to end, as the driver does."""
+    lines, _ = lab.gpu(programs("static glibc"), f"mask:{0xFF}:{0x400C4B1A}").end()
+    assert lines == ["mask=0000ff00"]
+
+
+@pytest.mark.parametrize(("claimed", "answer"), [(0, errno.EINVAL), (31, errno.EINVAL), (32, errno.ENOMEM)])
+def test_managed_memory_must_claim_its_attributes(lab: Lab, programs, claimed, answer):
+    """Attributes beyond the claimed bytes are refused, since old drivers read whatever lies there."""
+    lines, _ = lab.gpu(programs("static musl"), f"svm:{OVER}:{request(0x20, claimed)}").end()
+    assert lines == [f"svm={answer}"]
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [(0xC0206440, errno.ENOMEM), (0xC0186440, errno.ENOMEM), (0xC0106440, 0), (0x80206440, errno.EINVAL)],
+)
+def test_a_buffer_is_read_as_far_as_its_request_goes(lab: Lab, programs, command, answer):
+    """Without its domains, or with nothing copied in, a buffer is not in VRAM."""
+    lines, _ = lab.gpu(programs("static musl"), f"gem:{OVER}:{command}").end()
+    assert lines == [f"gem={answer}"]
+    assert lab.fake.driver.gpus[GPU].peak == 0
+
+
+def test_managed_memory_of_a_gpu_that_is_not_leased_is_refused(lab: Lab, programs):
+    """A range that a GPU of another's may reach is ENOMEM, however small."""
+    render = str(lab.fake.render(129))
+    words = (str(programs("static musl")), str(lab.fake.kfd), render, "4097")
+    assert lab.start(*words, "svm:4096").end()[0] == [f"svm={errno.ENOMEM}"]
+
+
+def test_buffers_count_in_whole_pages(lab: Lab, programs):
+    """A buffer of a byte takes a page: after one that leaves less than a page there is room for none."""
+    lines, _ = lab.gpu(programs("static musl"), f"gem:{LIMIT - 4095}", "gem:1").end()
+    assert lines == ["gem=0", f"gem={errno.ENOMEM}"]
+
+
+def test_buffers_count_after_their_process(lab: Lab, programs):
+    """A buffer belongs to the open file: that a child made it and ended takes nothing off."""
+    lines, _ = lab.gpu(programs("static glibc"), f"forkgem:{600 * MIB}", f"gem:{600 * MIB}").end()
+    assert lines == ["forkgem=0", f"gem={errno.ENOMEM}"]
+
+
+@pytest.mark.way_out("moving a buffer from system memory to VRAM", tier="supervised", outcome="refused")
+def test_no_buffer_is_moved_into_vram(lab: Lab, programs):
+    """A buffer that was made in system memory stays there; other placements are the driver's affair."""
+    made = "gem:4096:0xc0106440"  # without its domains
+    lines, _ = lab.gpu(programs("static musl"), made, "place:4", "place:6", "place:2").end()
+    assert lines == ["gem=0", f"place={errno.EPERM}", f"place={errno.EPERM}", "place=0"]
+
+
+@pytest.mark.way_out(
+    "freeing memory that was exported", tier="supervised", outcome="charged until the command's end"
+)
+def test_exported_memory_counts_after_it_was_freed(lab: Lab, programs):
+    """KFD's counter falls while the exported file keeps the memory: an exporter frees in vain."""
+    allocate = f"raw:{ALLOC}:{600 * MIB}"
+    lines, _ = lab.gpu(programs("static musl"), allocate, "free", allocate, "export", "free", allocate).end()
+    assert lines == ["raw=0", "free=0", "raw=0", "export=0", "free=0", f"raw={errno.ENOMEM}"]
+    assert lab.fake.driver.gpus[GPU].peak == 600 * MIB
+
+
+def test_exported_memory_counts_after_its_process(lab: Lab, programs):
+    """What a process exported may live on in another: its end takes nothing off."""
+    lines, _ = lab.gpu(programs("static glibc"), f"forkexport:{600 * MIB}", f"raw:{ALLOC}:{600 * MIB}").end()
+    assert lines == ["forkexport=0", f"raw={errno.ENOMEM}"]
+
+
+def test_managed_memory_counts_after_the_leader_of_its_process(lab: Lab, programs):
+    """A leader that has ended shows no mappings, but its threads still have them."""
+    lines, _ = lab.gpu(
+        programs("static glibc"), f"svm:{600 * MIB}", "leave", f"raw:{ALLOC}:{600 * MIB}"
+    ).end()
+    assert lines == ["svm=0", f"raw={errno.ENOMEM}"]
+
+
 def test_buffers_of_the_render_node_count(lab: Lab, programs):
-    """GEM buffers are charged until their process ends, and together with KFD's memory."""
+    """GEM buffers are charged to the command's end, and together with KFD's memory."""
     steps = (f"gem:{600 * MIB}", f"gem:{600 * MIB}", f"raw:{ALLOC}:{600 * MIB}", "dumb")
     lines, _ = lab.gpu(programs("static musl"), *steps).end()
     denied = errno.ENOMEM
