@@ -62,6 +62,11 @@ class Tiers:
     means: tuple[Means, ...]
     looks: Mapping[str, Callable[[], None]]
 
+    @property
+    def kept(self) -> dict[str, Effect]:
+        """The effects that the upkeep applies again where somebody spoiled them."""
+        return {HOOK: self.effects[HOOK]}
+
 
 def build_tiers(
     config: settings.Config,

@@ -50,6 +50,7 @@ from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.sampling import Sources
 from nodeagent.service.survey import Survey
+from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.tiers import Node, build_tiers
 
@@ -179,6 +180,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         _sources(node),
         foreign,
         _watch_policy(config),
+        [Upkeep(ledger, clock, locks, tiers.kept)],
     )
 
     def start() -> None:

@@ -1,37 +1,23 @@
 """The hook's two files of each lease: limits that only root writes, and usage that only the holder does.
 
-They are separate because nobody may change a limit, and because root never trusts, follows or maps what a
-user can write (threats 11 to 13). Usage files lie on a small file system of their own, so that a holder who
-makes one grow fills nothing else; what grew is cut back here.
+They are separate because nobody may change a limit. Usage files lie on a small file system of their own, so
+that a holder who makes one grow fills nothing else (threat 13).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import stat
-import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from nodeagent.adapters.hook_format import (
-    USAGE_ROWS,
-    HookDevice,
-    denied_count,
-    limited_devices,
-    limits_bytes,
-    slot_lock,
-    usage_bytes,
-    usage_size,
-    used_bytes,
-    used_slots,
-)
+from nodeagent.adapters.hook_format import HookDevice, limits_bytes
+from nodeagent.adapters.hook_usage import Usage, UsageFile
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -42,16 +28,8 @@ LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 _USAGE_MIB = 128  # 4 KiB and 4 KiB a device for each lease: hundreds of leases of whole nodes
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
-_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
+_LIMITS_MODE = 0o444
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a lease's processes told of themselves: bytes by device, in the limits' order, and refusals."""
-
-    used_bytes: tuple[int, ...]
-    denied: int
 
 
 class HookFiles:
@@ -98,43 +76,42 @@ class HookFiles:
         return self._limits / f"{lease_id:d}" / "limits"
 
     def prepare(self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool) -> Path:
-        """Make both files of a lease; again is harmless, and never clears what is in use already.
+        """Make both files of a lease, or put them right; it never clears what is in use already.
 
         Returns the path of the limits. Raises OutsideFault naming the path.
         """
         self._open_directories()
-        usage = self._usage / f"{lease_id:d}"
-        with _named(usage):
-            self._make_usage(usage, lease_id, uid, len(devices))
+        usage = self._usage_file(lease_id, uid, len(devices))
+        with _named(usage.path):
+            usage.keep()
         path = self.limits_path(lease_id)
         with _named(path):
             path.parent.mkdir(mode=0o711, exist_ok=True)
             path.parent.chmod(0o711)
-            _replace(path, limits_bytes(lease_id, devices, str(usage), strict=strict), 0o444)
+            _replace(path, limits_bytes(lease_id, devices, str(usage.path), strict=strict), _LIMITS_MODE)
         return path
 
-    def verify(self, lease_id: int, devices: Sequence[HookDevice], *, strict: bool) -> None:
-        """Read both files back. Raises OutsideFault where one is not as `prepare` left it."""
-        path, usage = self.limits_path(lease_id), self._usage / f"{lease_id:d}"
+    def verify(self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool) -> None:
+        """Read both files back. Raises OutsideFault where one is not as `prepare` leaves it."""
+        path, usage = self.limits_path(lease_id), self._usage_file(lease_id, uid, len(devices))
         with _named(path):
-            wanted = limits_bytes(lease_id, devices, str(usage), strict=strict)
+            wanted = limits_bytes(lease_id, devices, str(usage.path), strict=strict)
             if path.read_bytes() != wanted:
                 raise OutsideFault(path, "reads otherwise than it was written")
-        with _named(usage), _opened(usage, len(devices)):
-            pass
+            status = path.lstat()
+            if status.st_uid != 0 or status.st_mode != stat.S_IFREG | _LIMITS_MODE:
+                raise OutsideFault(path, "is not root's alone to write, so the hook would not believe it")
+        with _named(usage.path):
+            usage.check()
 
     def usage(self, lease_id: int, devices: int) -> Usage:
-        """What the lease's living processes say they use; what dead ones left is not counted.
+        """What the lease's living processes say they use: for people to look at, it decides nothing.
 
-        A holder may write anything there: it is for people to look at, and decides nothing.
         Raises OutsideFault where the file was tampered with so that it cannot be read.
         """
-        path = self._usage / f"{lease_id:d}"
-        with _named(path), _opened(path, devices) as descriptor:
-            content = os.pread(descriptor, usage_size(devices), 0)
-            living = [slot for slot in used_slots(content, devices) if _is_locked(descriptor, slot)]
-        used = tuple(used_bytes(content, index, living) for index in range(devices))
-        return Usage(used, denied_count(content))
+        file = self._usage_file(lease_id, 0, devices)
+        with _named(file.path):
+            return file.read()
 
     def remove(self, lease_id: int) -> None:
         """Take both files away; gone already is success."""
@@ -160,29 +137,8 @@ class HookFiles:
                 self._root.rmdir()
                 self._root.parent.rmdir()
 
-    def heal(self) -> tuple[Path, ...]:
-        """Bring usage files that their holders made grow, or cut, back to their size, and say which.
-
-        Until then the hook grants the lease nothing. What is missing counts as 0 until the processes
-        concerned allocate again; a holder could have written that as well.
-        """
-        changed = []
-        with _named(self._usage), os.scandir(self._usage) as entries:
-            for entry in entries:
-                devices = self._devices(entry.name)
-                status = entry.stat(follow_symlinks=False)
-                if not devices or not stat.S_ISREG(status.st_mode) or status.st_size == usage_size(devices):
-                    continue
-                _resize(Path(entry.path), usage_bytes(int(entry.name), devices))
-                changed.append(Path(entry.path))
-        return tuple(changed)
-
-    def _devices(self, lease: str) -> int:
-        """How many devices the limits of *lease* list; 0: there is no such lease."""
-        try:
-            return limited_devices(self.limits_path(int(lease)).read_bytes())
-        except (ValueError, FileNotFoundError):
-            return 0
+    def _usage_file(self, lease_id: int, uid: int, devices: int) -> UsageFile:
+        return UsageFile(self._usage / f"{lease_id:d}", lease_id, uid, devices)
 
     def _why_not_built(self) -> str:
         """As the build left it beside the library that is missing."""
@@ -210,23 +166,6 @@ class HookFiles:
             self._usage.mkdir(mode=0o711, exist_ok=True)
             self._usage.chmod(0o711)
 
-    def _make_usage(self, path: Path, lease_id: int, uid: int, devices: int) -> None:
-        """A file of the holder's in a directory of root's: nobody can put another in its place."""
-        if path.exists():
-            return
-        fresh = path.with_name(f"{path.name}.new")
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(
-            fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-        try:
-            os.posix_fallocate(descriptor, 0, usage_size(devices))  # so that charging never lacks space
-            os.pwrite(descriptor, usage_bytes(lease_id, devices), 0)
-            os.fchown(descriptor, uid, -1)
-        finally:
-            os.close(descriptor)
-        fresh.rename(path)
-
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
@@ -238,39 +177,6 @@ def _named(path: Path) -> Iterator[None]:
         raise outside_fault(
             fault.filename or path, fault, ENOSPC="no space: usage files were made to grow"
         ) from fault
-
-
-@contextlib.contextmanager
-def _opened(path: Path, devices: int) -> Iterator[int]:
-    """The usage file itself: no link, no pipe that would make us wait, no other size."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size < usage_size(devices):
-            raise OutsideFault(path, "is no usage file any more: its holder changed it")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _resize(path: Path, empty: bytes) -> None:
-    """Give *path* the size of *empty*, all of it set aside; the header anew if it had been cut."""
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        cut = os.fstat(descriptor).st_size < len(empty)
-        os.ftruncate(descriptor, len(empty))
-        os.posix_fallocate(descriptor, 0, len(empty))
-        if cut:
-            os.pwrite(descriptor, empty[:USAGE_ROWS], 0)
-    finally:
-        os.close(descriptor)
-
-
-def _is_locked(descriptor: int, slot: int) -> bool:
-    """Whether the process of *slot* lives: it holds the slot's byte as long as it has its memory."""
-    lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, slot_lock(slot), 1, 0)
-    kind: int = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, lock))[0]
-    return kind != int(fcntl.F_UNLCK)
 
 
 def _check_own(directory: Path) -> None:

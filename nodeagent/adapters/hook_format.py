@@ -24,6 +24,7 @@ DENIED_AT = 64
 _LIMITS = struct.Struct("<8sIIQIIII128s")
 _DEVICE = struct.Struct("<IIQIIII128s")
 _USAGE = struct.Struct("<8sIIIIQ")
+USAGE_HEAD = _USAGE.size  # bytes that a usage file always begins with
 _STRICT = 1
 _MARGIN_BYTES = 64 << 20
 
@@ -95,12 +96,6 @@ def used_bytes(usage: bytes, device: int, slots: Iterable[int] = range(SLOTS)) -
 def slot_lock(slot: int) -> int:
     """Offset of the byte that the process in *slot* keeps locked while it lives."""
     return (1 << 40) + 1 + slot
-
-
-def limited_devices(limits: bytes) -> int:
-    """How many devices a ``limits`` file lists."""
-    count: int = _LIMITS.unpack_from(limits)[5]
-    return count
 
 
 def denied_count(usage: bytes) -> int:

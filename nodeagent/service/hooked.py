@@ -68,7 +68,12 @@ class HookEffect:
         return {"limits": str(path)}
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        self._files.verify(int(arguments["lease"]), devices_of(arguments), strict=bool(arguments["strict"]))
+        self._files.verify(
+            int(arguments["lease"]),
+            int(arguments["uid"]),
+            devices_of(arguments),
+            strict=bool(arguments["strict"]),
+        )
         return {
             "holds": {"memory": Memory.HOOK, "compute": Compute.HOOK},
             "environment": {

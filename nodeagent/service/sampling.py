@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.domain import watch
@@ -36,6 +37,13 @@ class Look:
     identities: Mapping[int, Identity]
     by_process: Mapping[tuple[int, str], int]
     by_owner: Mapping[Owner, Mapping[str, int]]
+
+
+class Note(Protocol):
+    """One question that each look is asked."""
+
+    def note(self, look: Look) -> None:
+        """Act on *look*; what earlier looks showed is the part's own to remember."""
 
 
 class Sampler:

@@ -7,6 +7,7 @@ survey what foreign users hold.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -20,7 +21,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.foreign import Foreign, ForeignUsers
 from nodeagent.service.overuse import Overuse
 from nodeagent.service.release import Releaser
-from nodeagent.service.sampling import Sampler, Sources
+from nodeagent.service.sampling import Note, Sampler, Sources
 from nodeagent.service.stalled import Stalled
 from nodeagent.service.survey import Survey
 
@@ -52,9 +53,10 @@ class Watch:
         sources: Sources,
         foreign: Foreign,
         policy: WatchPolicy = WatchPolicy(),
+        further: Sequence[Note] = (),
     ) -> None:
         self._sampler = Sampler(ledger, clock, survey, tree, sources)
-        self._notes = (
+        self._notes: tuple[Note, ...] = (
             ForeignUsers(ledger, changes, foreign),
             Overuse(
                 ledger,
@@ -66,6 +68,7 @@ class Watch:
                 tolerance_percent=policy.tolerance_percent,
             ),
             Stalled(ledger, clock, changes, sources.sdma_us, seconds=policy.stalled_seconds),
+            *further,
         )
         self._seconds = policy.seconds
         self._stop = threading.Event()

@@ -69,7 +69,15 @@ def test_usage_files_lie_on_a_small_file_system_of_their_own(node: Node) -> None
     node.files.remove(9)
 
 
-def test_a_grown_file_is_cut_back_and_told(node: Node) -> None:
+def mend(node: Node, *, uid: int = 0) -> None:
+    """What the agent does to a live lease's files at each look: read them back, and else prepare again."""
+    with pytest.raises(OutsideFault, match=str(node.usage)):
+        node.files.verify(LEASE, uid, node.devices, strict=True)
+    node.files.prepare(LEASE, uid, node.devices, strict=True)
+    node.files.verify(LEASE, uid, node.devices, strict=True)
+
+
+def test_a_grown_or_cut_file_is_seen_and_put_back(node: Node) -> None:
     """What a holder made grow, or cut, is brought back to its size; the lease is then served again."""
     node.lease(10 * MIB, uid=USER)
     program = node.start(user=USER)
@@ -77,12 +85,44 @@ def test_a_grown_file_is_cut_back_and_told(node: Node) -> None:
     for size in (1 << 20, 8192 + 8, 4096, 0):
         assert program(f"os.truncate({str(node.usage)!r}, {size})") is None
         assert program("alloc(4096)") == "ENOMEM"
-        assert node.files.heal() == (node.usage,)
+        mend(node, uid=USER)
         handle = program("alloc(4096)")
         assert program("alloc(8 << 20)") == "ENOMEM"
         program(f"free({handle})")
-    assert node.files.heal() == ()
     assert node.start(user=USER)("alloc(7 << 20)") == "ENOMEM"
+
+
+@pytest.mark.parametrize(
+    "act", ["os.chmod({0!r}, 0)", "os.chmod({0!r}, 0o666)", "open({0!r}, 'r+').write('not GPUUSAGE')"]
+)
+def test_mode_and_header_are_put_back(node: Node, act: str) -> None:
+    """Nobody else comes to write the file, and a new process finds its header; what is charged stays."""
+    node.lease(10 * MIB, uid=USER)
+    program = node.start(user=USER)
+    program("alloc(4 << 20)")
+    program(act.format(str(node.usage)))
+    mend(node, uid=USER)
+    assert stat.S_IMODE(node.usage.stat().st_mode) == 0o600
+    other = node.start(user=USER)
+    assert other("alloc(7 << 20)") == "ENOMEM"
+    assert other("alloc(6 << 20)") == 1
+    assert node.charged() == 10 * MIB
+
+
+def test_missing_and_changed_files_are_made_again(node: Node) -> None:
+    """Limits that root spoiled or removed, or made writable, and a removed usage file."""
+    node.lease(10 * MIB)
+    limits = node.files.limits_path(LEASE)
+    right = limits.read_bytes()
+    for spoil in (limits.unlink, lambda: limits.write_bytes(b""), lambda: limits.chmod(0o666)):
+        spoil()
+        with pytest.raises(OutsideFault, match=str(limits)):
+            node.files.verify(LEASE, 0, node.devices, strict=True)
+        node.files.prepare(LEASE, 0, node.devices, strict=True)
+        assert (limits.read_bytes(), stat.S_IMODE(limits.stat().st_mode)) == (right, 0o444)
+    node.usage.unlink()
+    mend(node)
+    assert node.start()("alloc(10 << 20)") == 1
 
 
 def test_a_full_file_system_stops_nobody_who_is_in(node: Node) -> None:
@@ -99,7 +139,8 @@ def test_a_full_file_system_stops_nobody_who_is_in(node: Node) -> None:
     program = node.start()
     assert program("alloc(10 << 20)") == 1
     assert node.charged() == 10 * MIB
-    assert node.files.heal() == (greedy,)
+    node.files.prepare(8, USER, [ONE], strict=True)
+    assert greedy.stat().st_size == usage_size(1)
     node.files.remove(8)
 
 
@@ -120,7 +161,8 @@ def test_a_pipe_in_its_place_is_not_waited_for(node: Node) -> None:
     os.mkfifo(node.usage)
     with pytest.raises(OutsideFault, match=str(node.usage)):
         node.files.usage(LEASE, 1)
-    assert node.files.heal() == ()
+    mend(node)
+    assert stat.S_ISREG(node.usage.stat().st_mode)
 
 
 def test_preparing_again_clears_nothing(node: Node) -> None:

@@ -25,6 +25,7 @@ from service_world import ScriptedEffect, TurnedClock
 from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.peer import peer_of
 from nodeagent.ledger.migrate import migrate
 from nodeagent.service.orders import Caller
@@ -78,6 +79,20 @@ def build(
     yield make
     for house in houses:
         house.die()
+
+
+@pytest.fixture
+def hook_files(tmp_path: Path) -> Iterator[HookFiles]:
+    """The hook's files of an instance of the test's own, with any file for a library."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the hook believes only files that root owns")
+    library = tmp_path / "lib.so"
+    library.write_bytes(b"\x7fELF")
+    made = HookFiles("gpulease_test", root=tmp_path / "run" / "hook", library=library)
+    yield made
+    for lease in range(1, 100):
+        made.remove(lease)
+    made.leave()
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def watch_of(house: House, policy: WatchPolicy = REPORT, **changes: Any) -> tupl
         sources,
         foreign,
         policy,
+        changes.get("further", ()),
     )
     return watch, foreign
 
