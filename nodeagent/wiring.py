@@ -154,6 +154,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             releaser=releaser,
             changes=changes,
             identity=Identity(socket.gethostname(), node.machine, __version__),
+            told=journal.told,
             tiers=planner.tiers,
             strangers=reconciler.strangers,
         )

@@ -96,9 +96,12 @@ class UsageFile:
             os.posix_fallocate(descriptor, 0, usage_size(self.devices))  # so that charging never lacks space
             os.pwrite(descriptor, self._empty(), 0)
             self._give(descriptor)
+            fresh.rename(self.path)
+        except OSError:
+            fresh.unlink()
+            raise
         finally:
             os.close(descriptor)
-        fresh.rename(self.path)
 
     def _mend(self) -> None:
         with self._opened(os.O_RDWR) as (descriptor, status):

@@ -42,6 +42,7 @@ class SliceAnswer(Answer):
     shared: bool | None
     exclusive: bool | None
     vram_bytes: int
+    told_bytes: int | None
     queue_slots: int
     state: str
 
@@ -62,6 +63,7 @@ class LeaseAnswer(Answer):
     anchor: AnchorAnswer | None
     slices: list[SliceAnswer]
     guarantee: GuaranteeAnswer | None
+    denied: int | None
     environment: dict[str, str | None] | None  # null value: unset
     cgroup: str | None
     request_id: str | None

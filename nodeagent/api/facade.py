@@ -9,6 +9,7 @@ from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Refusal
+from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 
@@ -43,6 +44,9 @@ class Agent(Protocol):
 
     def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease, once it is neither queued nor preparing nor releasing, or after *seconds*."""
+
+    def told(self, lease: Lease) -> Told | None:
+        """What the lease's programs say that they use; None where nothing hears them."""
 
     def attach(self, caller: Caller, lease_id: int) -> Lease: ...
 

@@ -122,7 +122,8 @@ class LeaseRoutes:
         return self._shown(self._agent.clear_lease(call.caller, call.path["id"]), call)
 
     def _shown(self, lease: Lease, call: Call, headers: Mapping[str, str] | None = None) -> Reply:
-        return Reply(self._presenter.lease(lease, call.viewer), headers=headers or {})
+        told = self._agent.told(lease) if call.viewer.sees(lease.holder.uid) else None
+        return Reply(self._presenter.lease(lease, call.viewer, told), headers=headers or {})
 
     def routes(self) -> tuple[Route, ...]:
         one = "/v1/leases/{id}"

@@ -11,8 +11,10 @@ from nodeagent.domain.device import Device
 from nodeagent.domain.lease import ENDED, HeldSlice, Lease
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
+from nodeagent.service.effects import Told
 from nodeagent.service.orders import Caller, Free, NodeView
 
+_LARGEST = 2**53 - 1  # a holder may tell anything; more is no number to readers of JSON
 _LAST_TIME = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
 
 
@@ -47,8 +49,8 @@ class Presenter:
 
     clock: Clock
 
-    def lease(self, lease: Lease, viewer: Viewer) -> answers.LeaseAnswer:
-        return self._full(lease) if viewer.sees(lease.holder.uid) else self._masked(lease)
+    def lease(self, lease: Lease, viewer: Viewer, told: Told | None = None) -> answers.LeaseAnswer:
+        return self._full(lease, told) if viewer.sees(lease.holder.uid) else self._masked(lease)
 
     def own_lease(self, lease: Lease) -> answers.LeaseAnswer:
         """A lease that the caller has just acted on, which the use case allowed."""
@@ -138,7 +140,7 @@ class Presenter:
             next=refusal.next_act,
         )
 
-    def _full(self, lease: Lease) -> answers.LeaseAnswer:
+    def _full(self, lease: Lease, told: Told | None = None) -> answers.LeaseAnswer:
         return answers.LeaseAnswer(
             id=lease.id,
             state=lease.state,
@@ -151,12 +153,13 @@ class Presenter:
                 pid=lease.anchor.pid,
                 cgroup=lease.anchor.cgroup,
             ),
-            slices=[_slice(held) for held in lease.slices],
+            slices=[_slice(held, _told_bytes(told, at)) for at, held in enumerate(lease.slices)],
             guarantee=answers.GuaranteeAnswer(
                 memory=lease.guarantee.memory,
                 compute=lease.guarantee.compute,
                 visibility=lease.guarantee.visibility,
             ),
+            denied=None if told is None else min(told.denied, _LARGEST),
             environment=None if lease.environment is None else dict(lease.environment),
             cgroup=lease.cgroup,
             request_id=lease.request_id,
@@ -176,6 +179,7 @@ class Presenter:
             anchor=None,
             slices=[_masked_slice(held) for held in lease.slices],
             guarantee=None,
+            denied=None,
             environment=None,
             cgroup=None,
             request_id=None,
@@ -211,7 +215,11 @@ def _wide(number: int) -> str | None:
     return f"0x{number:016x}" if number else None
 
 
-def _slice(held: HeldSlice) -> answers.SliceAnswer:
+def _told_bytes(told: Told | None, at: int) -> int | None:
+    return min(told.vram_bytes[at], _LARGEST) if told is not None and at < len(told.vram_bytes) else None
+
+
+def _slice(held: HeldSlice, told_bytes: int | None) -> answers.SliceAnswer:
     placed = held.placed
     return answers.SliceAnswer(
         device=placed.device,
@@ -222,6 +230,7 @@ def _slice(held: HeldSlice) -> answers.SliceAnswer:
         shared=placed.shared,
         exclusive=placed.exclusive,
         vram_bytes=placed.vram_bytes,
+        told_bytes=told_bytes,
         queue_slots=placed.queue_slots,
         state=held.state,
     )
@@ -238,6 +247,7 @@ def _masked_slice(held: HeldSlice) -> answers.SliceAnswer:
         shared=None,
         exclusive=None,
         vram_bytes=placed.vram_bytes,
+        told_bytes=None,
         queue_slots=placed.queue_slots,
         state=held.state,
     )

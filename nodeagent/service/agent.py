@@ -14,6 +14,7 @@ from nodeagent.domain.records import Event
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
+from nodeagent.service.effects import Told
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
@@ -46,6 +47,7 @@ class AgentParts:
     releaser: Releaser
     changes: Changes
     identity: Identity
+    told: Callable[[int], Told | None]
     tiers: Callable[[], tuple[Tier, ...]]
     strangers: Callable[[], tuple[str, ...]]
 
@@ -114,6 +116,10 @@ class Agent:
     def lease(self, caller: Caller, lease_id: int) -> Lease:
         """Anyone may read a lease; what they see of another's is the API's to mask."""
         return self._read(lease_id)
+
+    def told(self, lease: Lease) -> Told | None:
+        """What the programs of an active lease say that they use; None where nothing hears them."""
+        return self._parts.told(lease.id) if lease.state is LeaseState.ACTIVE else None
 
     def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease once it has left a passing state, or as it is after *seconds*."""

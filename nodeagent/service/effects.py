@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
@@ -43,6 +43,22 @@ class Effect(Protocol):
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         """Take the change back, or say what it still waits for. Never raises for what is gone already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a lease's own programs say of themselves: for people to look at; it decides nothing."""
+
+    vram_bytes: tuple[int, ...]  # by slice
+    denied: int  # requests that were refused
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """An effect that the lease's programs answer to."""
+
+    def told(self, arguments: Arguments) -> Told:
+        """What they say now. Raises OutsideFault where it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,17 @@ class Journal:
                 return Undoing(tuple(done), outcome)
             done.append(Done(record, EffectState.UNDONE, {**(record.evidence or {}), **outcome}))
         return Undoing(tuple(done), None)
+
+    def told(self, lease_id: int) -> Told | None:
+        """What the lease's programs say of themselves, where one of its effects hears them."""
+        for record in self._ledger.effects(lease_id):
+            effect = self._effects.get(record.kind)
+            if isinstance(effect, Telling) and record.state is EffectState.VERIFIED:
+                try:
+                    return effect.told(record.arguments)
+                except OutsideFault as fault:
+                    log.info("a lease's programs cannot be heard", lease=lease_id, why=str(fault))
+        return None
 
     def _apply_one(self, record: EffectRecord) -> Done:
         effect = self._effects.get(record.kind)

@@ -14,7 +14,7 @@ from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.guarantee import Compute, Hold, Memory
 from nodeagent.domain.lease import PlacedSlice
-from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
+from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Told
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 
@@ -81,6 +81,10 @@ class HookEffect:
                 "GPULEASE_HOOK": str(self._files.limits_path(int(arguments["lease"]))),
             },
         }
+
+    def told(self, arguments: Arguments) -> Told:
+        usage = self._files.usage(int(arguments["lease"]), len(arguments["devices"]))
+        return Told(usage.used_bytes, usage.denied)
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         self._files.remove(int(arguments["lease"]))

@@ -31,6 +31,7 @@ from nodeagent.domain.lease import (
 from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
+from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
 from nodeagent.service.rights import must_be_allowed
@@ -103,6 +104,7 @@ class FakeAgent:
     queues: bool = False
     fault: Exception | None = None
     ready: bool = True
+    says: Told | None = None
     on_wait: Callable[[float], None] = lambda seconds: None
 
     def node(self) -> NodeView:
@@ -217,6 +219,9 @@ class FakeAgent:
         self.calls.append(("wait", seconds))
         self.on_wait(seconds)
         return self.lease(caller, lease_id)
+
+    def told(self, lease: Lease) -> Told | None:
+        return self.says
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         return self._own(caller, lease_id)

@@ -17,6 +17,7 @@ from nodeagent.domain.errors import (
     TooMany,
 )
 from nodeagent.domain.lease import Anchor, AnchorKind, HolderKind, LeaseState
+from nodeagent.service.effects import Told
 
 SECOND_NS = 1_000_000_000
 
@@ -138,6 +139,19 @@ def test_others_see_devices_sizes_and_end_only(client_of, agent):
     assert shown == {"id", "state", "masked", "holder", "slices", "expires_at"}
     text = json.dumps(client_of(1001).get("/v1/leases").json)
     assert not any(word in text for word in ("trainer", "1000", "ROCR", "gpulease.slice", "for the test"))
+
+
+def test_what_its_programs_tell_is_shown_to_those_who_see_it(client_of, agent):
+    """The hook's own count comes with one lease, clipped to what JSON holds; not in lists, nor to others."""
+    lease = agent.add(1000)
+    agent.says = Told((1 << 30,), 1 << 63)
+    shown = client_of(1000).get(f"/v1/leases/{lease.id}").json
+    assert (shown["slices"][0]["told_bytes"], shown["denied"]) == (1 << 30, (1 << 53) - 1)
+    for unheard in (
+        client_of(1001).get(f"/v1/leases/{lease.id}").json,
+        client_of(1000).get("/v1/leases").json["leases"][0],
+    ):
+        assert (unheard["slices"][0]["told_bytes"], unheard["denied"]) == (None, None)
 
 
 def test_owners_administrators_and_open_nodes_see_all(client_of, agent, open_app):

@@ -138,6 +138,16 @@ def test_show(agent: Any, gpulease: Any) -> None:
     assert "  ROCR_VISIBLE_DEVICES=0\n  unset HIP_VISIBLE_DEVICES" in shown
 
 
+def test_show_tells_what_programs_say(agent: Any, gpulease: Any) -> None:
+    """What a lease's programs use by their own count, and what they were refused; else nothing."""
+    lease = agent.add_lease(denied=3)
+    assert "programs tell" not in gpulease("show", "1001").stdout
+    lease["slices"][0]["told_bytes"] = 1 << 30
+    shown = gpulease("show", "1001").stdout
+    assert "48 GiB, of which its programs tell 1 GiB" in shown
+    assert "denied    3 requests for more" in shown
+
+
 def test_a_whole_device_is_said(gpulease: Any) -> None:
     """A grant that names no size says that it takes a whole device."""
     assert "taking a whole device, exclusively" in gpulease("grant").stderr

@@ -148,6 +148,7 @@ class House:
                 releaser=self.releaser,
                 changes=self.changes,
                 identity=Identity("node", name, "0"),
+                told=self.journal.told,
                 tiers=self.planner.tiers,
                 strangers=self.reconciler.strangers,
             )

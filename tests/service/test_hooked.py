@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from nodeagent.domain.guarantee import Compute, Hold, Memory, Requirement
 from nodeagent.domain.lease import Lease
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.request import Request, SliceRequest
-from nodeagent.service.effects import Planned
+from nodeagent.service.effects import Planned, Told
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.means import Setting
 
@@ -118,6 +119,20 @@ def test_a_lease_is_granted_with_the_hook_and_says_so(house: House, files: HookF
     assert lease.environment["GPULEASE_HOOK"] == str(files.limits_path(lease.id))
     house.release(lease)
     assert not files.limits_path(lease.id).exists()
+
+
+def test_what_programs_tell_is_heard_and_a_spoiled_file_is_not(house: House, files: HookFiles) -> None:
+    """By slice; None without the hook, of an ended lease, and where the holder made it unreadable."""
+    without = house.grant(cus=8)
+    house.planner._means = (HookMeans(files),)
+    house.journal._effects[HOOK] = HookEffect(files)
+    lease = house.grant(cus=8)
+    assert house.agent.told(without) is None
+    assert house.agent.told(lease) == Told((0,), 0)
+    usage = files.limits_path(lease.id).parents[2] / "usage/gpulease_test" / str(lease.id)
+    os.truncate(usage, 1)
+    assert house.agent.told(lease) is None
+    assert house.agent.told(house.release(lease)) is None
 
 
 def test_a_node_without_the_library_says_so(house: House, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Slice:
     cu_count: Optional[int]
     effective_cus: Optional[int]
     vram_bytes: Optional[int]
+    told_bytes: Optional[int]  # what the lease's programs say they use
     queue_slots: Optional[int]
     state: Optional[str]
     raw: Raw = field(repr=False, compare=False)
@@ -47,6 +48,7 @@ class Slice:
             cu_count=number(raw, "cu_count"),
             effective_cus=number(raw, "effective_cus"),
             vram_bytes=number(raw, "vram_bytes"),
+            told_bytes=number(raw, "told_bytes"),
             queue_slots=number(raw, "queue_slots"),
             state=text(raw, "state"),
             raw=raw,
@@ -64,6 +66,7 @@ class Lease:
     anchor: Raw
     slices: tuple[Slice, ...]
     guarantee: Raw
+    denied: Optional[int]  # requests that the hook refused, as the lease's programs count
     environment: Optional[Mapping[str, Optional[str]]]
     cgroup: Optional[str]
     created_at: Optional[str]
@@ -81,6 +84,7 @@ class Lease:
             anchor=mapping(raw, "anchor"),
             slices=tuple(Slice.from_raw(item) for item in items(raw, "slices")),
             guarantee=mapping(raw, "guarantee"),
+            denied=number(raw, "denied"),
             environment=_environment(raw),
             cgroup=text(raw, "cgroup"),
             created_at=text(raw, "created_at"),

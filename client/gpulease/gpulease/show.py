@@ -7,7 +7,7 @@ from typing import Optional
 
 from gpulease.drawing import QUARANTINED, SHARED, coloured, draw, letters
 from gpulease.errors import AnswerError, GpuleaseError, Refused
-from gpulease.models import Device, Event, Lease, Node
+from gpulease.models import Device, Event, Lease, Node, Slice
 from gpulease.screen import Coloured, Screen, safe, table
 from gpulease.sizes import human_size
 
@@ -158,6 +158,7 @@ def show_lease(screen: Screen, lease: Lease) -> None:
         "anchor": " ".join(f"{name}={value}" for name, value in lease.anchor.items() if value is not None),
         "guarantee": " ".join(f"{name}={value}" for name, value in lease.guarantee.items()),
         "cgroup": lease.cgroup,
+        "denied": f"{lease.denied} requests for more, as its programs count" if lease.denied else None,
         "created": lease.created_at,
         "ends": lease.expires_at,
     }
@@ -168,10 +169,15 @@ def show_lease(screen: Screen, lease: Lease) -> None:
         screen.line(
             f"  slice     {one.device}: {_known(one.cu_count)} CUs ({one.cus or 'which ones is not shown'}), "
             f"asked {_known(one.cu_requested)}, effective {_known(one.effective_cus)} (by model); "
-            f"{human_size(one.vram_bytes)}; {_known(one.queue_slots)} queue slots; {one.state or '?'}"
+            f"{human_size(one.vram_bytes)}{_told(one)}; {_known(one.queue_slots)} queue slots; "
+            f"{one.state or '?'}"
         )
     for variable, setting in (lease.environment or {}).items():
         screen.line(f"  {'unset ' + variable if setting is None else variable + '=' + setting}")
+
+
+def _told(one: Slice) -> str:
+    return "" if one.told_bytes is None else f", of which its programs tell {human_size(one.told_bytes)}"
 
 
 def show_event(screen: Screen, event: Event) -> None:
