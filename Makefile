@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long test-rocm rig test-rig mutants enforcement lint format docs bench build clean
+.PHONY: help setup demo run test test-long test-rocm userlands rig test-rig mutants enforcement lint format docs bench build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -18,11 +18,14 @@ run: ## an agent in the foreground to try things on (MACHINE=mi300x-cpx for anot
 	@.ci/setup run
 	@.ci/serve $(MACHINE)
 
-test: setup ## every test that this machine can run, then what was left out and why
+test: setup userlands ## every test that this machine can run, then what was left out and why
 	@.ci/test
 
-test-long: setup ## the slow tests too, and long property runs
+test-long: setup userlands ## the slow tests too, and long property runs
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
+
+userlands:
+	@tests/hook/userlands >/dev/null || echo "the hook's tests beside other C libraries are left out"
 
 rig: ## a virtual machine whose kernel has dmem, in ~/.cache (minutes, once; docs/rig.md)
 	@.ci/setup run
@@ -39,8 +42,9 @@ test-rocm: setup ## real ROCm on a fake kernel driver, under leases; the accepta
 mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
 	$(BIN)/python tests/mutants/run.py --write
 
-enforcement: setup ## write the tables of docs/enforcement.md anew, from the tests' own marks
+enforcement: setup ## write the tables of docs/enforcement.md and docs/hook.md anew, from the tests
 	$(BIN)/python tests/docs/ways_out.py --write
+	$(BIN)/python tests/hook/matrix.py --write
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .

@@ -55,6 +55,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Fail what would be skipped where NODEAGENT_REQUIRE names its marker: there, the tier has to run."""
     report = yield
     required = os.environ.get("NODEAGENT_REQUIRE", "").split()
-    if report.skipped and any(item.get_closest_marker(name) for name in required):
+    unasked = item.get_closest_marker("slow") and "slow" not in (item.config.option.markexpr or "")
+    if report.skipped and not unasked and any(item.get_closest_marker(name) for name in required):
         report.outcome = "failed"
     return report

@@ -26,6 +26,8 @@ from nodeagent.hook import build
 
 from .conftest import LEASE, MIB, Node
 
+pytestmark = pytest.mark.hook
+
 USER = 4321
 ONE = HookDevice(0x1000, 128, MIB, 104, 1, CuSet.of(range(16)))
 SOURCES = LIBRARY.parent

@@ -9,6 +9,8 @@ import pytest
 
 from .conftest import LEASE, MIB, Node
 
+pytestmark = pytest.mark.hook
+
 USER = 4321
 
 

@@ -1,72 +1,100 @@
-"""Where the hook loads and which calls it sees: each C library, way of loading and way of calling, as it is.
-
-What it misses is stated here, too: those programs need the supervisor or the kernel's own limit.
-"""
+"""The hook beside each C library, loaded each way, called each way: matrix.py says what comes of it."""
 
 from __future__ import annotations
 
-import platform
+import contextlib
+import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache as once
 from pathlib import Path
 
 import pytest
 
 from nodeagent.adapters.hook_files import LIBRARY
 
-from .conftest import HERE, MIB, Node
+from .conftest import MIB, running, unusable
+from .matrix import PAGE, RELEASES, THIS_MACHINE, WAYS, Cell, Release, cells, number, shown, table
+from .userland import COMPILERS, Userland, build, cache, unbuildable
 
-LIBCS = {"glibc": ("gcc", "libc.so.6"), "musl": ("musl-gcc", f"libc.musl-{platform.machine()}.so.1")}
-SEEN = {"plt", "table", "dlsym_default"}
-# A symbol looked up in one library, or in a namespace of its own, is not the preloaded one.
-MISSED = {"dlsym_handle", "dlvsym", "deepbind", "dlmopen", "syscall"}
+pytestmark = pytest.mark.hook
 
-
-def build(node: Node, libc: str, *flags: str) -> Path:
-    """The test program for *libc*, and its plugin beside it."""
-    compiler, soname = LIBCS[libc]
-    if not shutil.which(compiler):
-        pytest.skip(f"needs {compiler}")
-    program = node.directory / f"program-{libc}"
-    define = f'-DLIBC="{soname}"'
-    source = str(HERE / "program.c")
-    subprocess.run([compiler, "-O1", define, *flags, "-o", str(program), source, "-ldl"], check=True)
-    if "-static" not in flags:
-        shared = ["-fPIC", "-shared", "-DPLUGIN", "-o", str(node.directory / "plugin.so")]
-        subprocess.run([compiler, define, *shared, source], check=True)
-    return program
+OLDEST = "2.17"
+# Kinds of relocation that every dynamic linker for x86-64 knows.
+PLAIN = {"R_X86_64_RELATIVE", "R_X86_64_GLOB_DAT", "R_X86_64_JUMP_SLO", "R_X86_64_JUMP_SLOT", "R_X86_64_64"}
+USERLANDS = (THIS_MACHINE, *(release.name for release in RELEASES))
+NAMED = re.compile(r"GLIBC_([0-9.]+)")
 
 
-def outcome(node: Node, program: Path, way: str, *env: str) -> str:
-    words = node.command("env", *env, str(program), way, str(node.directory / "plugin.so"))
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs, compiled once."""
+    if reason := unbuildable():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("programs")
+    build(directory)
+    return directory
 
 
-@pytest.mark.parametrize("loading", ["LD_PRELOAD", "ld.so.preload"])
-@pytest.mark.parametrize("way", sorted(SEEN | MISSED))
+@pytest.fixture(scope="module")
+def userland(programs: Path) -> Iterator[Callable[[str], Userland]]:
+    """Userlands by name, each on a node of its own with a lease of 10 MiB."""
+    if reason := unusable():
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+
+        @once
+        def enter(name: str) -> Userland:
+            if name != THIS_MACHINE and not (cache() / name).is_dir():
+                pytest.skip(f"needs the root of {name}, which tests/hook/userlands makes")
+            node = stack.enter_context(running())
+            for libc in COMPILERS:
+                shutil.copytree(programs / libc, node.directory / libc)
+            node.lease(10 * MIB)
+            return Userland.enter(node, name)
+
+        yield enter
+
+
+@pytest.mark.parametrize("cell", list(cells()), ids=str)
+@pytest.mark.parametrize("name", USERLANDS)
+def test_each_cell(userland: Callable[[str], Userland], name: str, cell: Cell) -> None:
+    """What the hook sees never reaches the kernel over the limit; what it misses does."""
+    assert userland(name).outcome(cell) == (("denied", 0) if cell.seen else ("allocated", 1))
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+def test_the_releases_have_the_stated_versions(userland: Callable[[str], Userland], release: Release) -> None:
+    """The roots hold the C libraries that the page names."""
+    land = userland(release.name)
+    assert release.has(land.glibc(), land.musl())
+
+
+def one(loading: str, target: str, way: str, libc: str = "glibc") -> Cell:
+    return next(cell for cell in cells() if str(cell) == f"{libc}-{loading}-{target}-{way}")
+
+
 @pytest.mark.way_out(
-    "dlsym by handle, dlvsym, RTLD_DEEPBIND, dlmopen, a raw system call",
+    "ioctl by dlsym with libc's handle, dlvsym, RTLD_DEEPBIND, dlmopen, a raw system call",
     tier="hook",
     outcome="not held; calls by linkage, function table and RTLD_DEFAULT are refused over the limit",
 )
-def test_on_glibc(node: Node, loading: str, way: str) -> None:
-    """Calls by linkage and by RTLD_DEFAULT are seen; those that go around the search order are not."""
-    node.lease(10 * MIB)
-    program = build(node, "glibc")
-    env = [f"LD_PRELOAD={node.library}"] if loading == "LD_PRELOAD" else ["-i"]
-    if loading == "ld.so.preload":
-        (node.root / "etc/ld.so.preload").write_text(f"{node.library}\n")
-    assert outcome(node, program, way, *env) == ("denied" if way in SEEN else "allocated")
+@pytest.mark.parametrize("way", ["dlsym_handle", "dlvsym", "deepbind", "dlmopen", "syscall"])
+def test_going_around_the_search_order(userland: Callable[[str], Userland], way: str) -> None:
+    """A program that looks for the real ioctl() finds it, and one without ioctl() needs none."""
+    assert userland(THIS_MACHINE).outcome(one("LD_PRELOAD", "ioctl", way)) == ("allocated", 1)
 
 
-@pytest.mark.parametrize("way", ["plt", "table", "dlsym_default", "syscall"])
-def test_on_musl(node: Node, way: str) -> None:
-    """The same file works beside musl, where only LD_PRELOAD loads it."""
-    node.lease(10 * MIB)
-    program = build(node, "musl")
-    assert outcome(node, program, way, f"LD_PRELOAD={node.library}") == (
-        "denied" if way in SEEN else "allocated"
-    )
+@pytest.mark.way_out(
+    "a ROCm library brought by a plugin under RTLD_DEEPBIND, or under dlmopen",
+    tier="hook",
+    outcome="not held; by whatever else a program reaches such a library, it is refused over the limit",
+)
+@pytest.mark.parametrize("way", ["deepbind_all", "dlmopen"])
+def test_libraries_in_a_scope_of_their_own(userland: Callable[[str], Userland], way: str) -> None:
+    """There, libc's ioctl() comes before the preloaded one."""
+    assert userland(THIS_MACHINE).outcome(one("LD_PRELOAD", "library", way)) == ("allocated", 1)
 
 
 @pytest.mark.way_out(
@@ -74,34 +102,58 @@ def test_on_musl(node: Node, way: str) -> None:
     tier="hook",
     outcome="not held; LD_PRELOAD holds it",
 )
-def test_musl_has_no_preload_file(node: Node) -> None:
+def test_musl_has_no_preload_file(userland: Callable[[str], Userland]) -> None:
     """musl does not read /etc/ld.so.preload: such programs are missed."""
-    node.lease(10 * MIB)
-    program = build(node, "musl")
-    (node.root / "etc/ld.so.preload").write_text(f"{node.library}\n")
-    assert outcome(node, program, "plt", "-i") == "allocated"
+    assert userland(THIS_MACHINE).outcome(one("ld.so.preload", "ioctl", "plt", "musl")) == ("allocated", 1)
 
 
-@pytest.mark.parametrize("libc", sorted(LIBCS))
 @pytest.mark.way_out("a static program", tier="hook", outcome="not held: nothing is loaded into it")
-def test_static_programs_are_missed(node: Node, libc: str) -> None:
+@pytest.mark.parametrize("libc", sorted(COMPILERS))
+def test_static_programs_are_missed(userland: Callable[[str], Userland], libc: str) -> None:
     """Nothing is loaded into a static program."""
-    node.lease(10 * MIB)
-    program = build(node, libc, "-static", "-DSTATIC")
-    assert outcome(node, program, "plt", f"LD_PRELOAD={node.library}") == "allocated"
+    assert userland(THIS_MACHINE).outcome(one("LD_PRELOAD", "ioctl", "static", libc)) == ("allocated", 1)
+
+
+def test_the_page_shows_the_matrix() -> None:
+    """`make enforcement` writes the tables of docs/hook.md anew."""
+    assert shown(PAGE.read_text(encoding="utf-8")) == table()
+
+
+def test_the_rocm_paths_are_all_seen() -> None:
+    """Calling a library is missed only where that library is loaded into a scope of its own."""
+    assert {way.name for way in WAYS if way.library is False} == {"deepbind_all", "dlmopen"}
+
+
+def readelf(path: Path) -> str:
+    """Header, segments, dynamic section, symbols, versions and relocations."""
+    if not path.is_file() or not shutil.which("readelf"):
+        pytest.skip(f"needs {path.name} and readelf")
+    command = ["readelf", "-hldVrW", "--dyn-syms", path]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_library_depends_on_nothing() -> None:
     """It needs no library, asks for no symbol's version, and shows ioctl() alone."""
-    if not LIBRARY.is_file() or not shutil.which("readelf"):
-        pytest.skip("needs the library and readelf")
-    dump = subprocess.run(
-        ["readelf", "-dVW", "--dyn-syms", LIBRARY], capture_output=True, text=True, check=True
-    )
-    lines = dump.stdout.splitlines()
+    lines = readelf(LIBRARY).splitlines()
     assert not [line for line in lines if "(NEEDED)" in line or "(VERNEED)" in line or "(TEXTREL)" in line]
     symbols = [line.split() for line in lines if " UND " in line or " DEFAULT " in line]
     exported = {fields[7] for fields in symbols if fields[6] != "UND"}
     weak = {(fields[7], fields[4]) for fields in symbols if fields[6] == "UND" and len(fields) > 7}
     assert exported == {"ioctl"}
     assert weak == {("__errno_location", "WEAK"), ("getauxval", "WEAK")}
+
+
+def test_the_library_asks_nothing_new_of_the_dynamic_linker() -> None:
+    """Old linkers load it, those that no test can have, too: both hash tables, plain relocations, no TLS."""
+    dump = readelf(LIBRARY)
+    assert re.search(r"OS/ABI:\s+UNIX - System V", dump)
+    assert "(HASH)" in dump and "(GNU_HASH)" in dump
+    assert not re.search(r"\((RELR|RELRSZ|FILTER|AUXILIARY|PREINIT_ARRAY)\)| TLS |IFUNC|GLIBC_", dump)
+    assert set(re.findall(r"R_X86_64_\w+", dump)) <= PLAIN
+
+
+@pytest.mark.parametrize("name", ["program", "bare", "libplugin.so", "libruntime.so"])
+def test_the_programs_run_beside_the_oldest_glibc(programs: Path, name: str) -> None:
+    """They name no version of glibc that 2.17 has not: the same files run in every userland."""
+    versions = NAMED.findall(readelf(programs / "glibc" / name))
+    assert versions and max(map(number, versions)) <= number(OLDEST)

@@ -6,6 +6,8 @@ import pytest
 
 from .conftest import MIB, Node
 
+pytestmark = pytest.mark.hook
+
 OTHER_GPU = 0x2000
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from .conftest import MIB, Node
 
+pytestmark = pytest.mark.hook
+
 
 def mask_of(node: Node, queue: int) -> set[int]:
     """The CUs that the kernel was told for the queue."""

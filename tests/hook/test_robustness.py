@@ -14,6 +14,8 @@ import pytest
 
 from .conftest import MIB, Node, usage_cell
 
+pytestmark = pytest.mark.hook
+
 LOCKS = 1 << 40
 USER = 4321
 
