@@ -152,6 +152,13 @@ def test_the_library_asks_nothing_new_of_the_dynamic_linker() -> None:
     assert set(re.findall(r"R_X86_64_\w+", dump)) <= PLAIN
 
 
+@pytest.mark.parametrize("name", ["libhsakmt.so.1", "libdrm.so.2"])
+def test_rocms_libraries_call_by_linkage(name: str) -> None:
+    """The installed ROCm's callers of ioctl() import it by name, which is where the hook stands."""
+    (kind,) = re.findall(r"(R_X86_64_\w+) .* ioctl@", readelf(Path("/usr/lib/x86_64-linux-gnu") / name))
+    assert kind in PLAIN
+
+
 @pytest.mark.parametrize("name", ["program", "bare", "libplugin.so", "libruntime.so"])
 def test_the_programs_run_beside_the_oldest_glibc(programs: Path, name: str) -> None:
     """They name no version of glibc that 2.17 has not: the same files run in every userland."""
