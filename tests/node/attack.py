@@ -159,7 +159,8 @@ def attempt(path: Callable[[Target], str], target: Target) -> str:
 def _refusal(number: int) -> str:
     if number == errno.ENOMEM:
         return "refused"
-    return f"failed: {errno.errorcode.get(number, number)}"
+    what = "no way in" if number == errno.ENOTTY else "failed"  # the rig's nodes have no such calls
+    return f"{what}: {errno.errorcode.get(number, number)}"
 
 
 def targets(dev: str) -> dict[str, Target]:
