@@ -126,20 +126,31 @@ def users_of(node: DeviceNode, proc: Path = Path("/proc")) -> tuple[int, ...]:
 
 def _uses(process: Path, node: DeviceNode) -> bool:
     try:
-        if any(_is(descriptor, node) for descriptor in (process / "fd").iterdir()):
-            return True
-        # A mapping keeps the file alive after close.
-        maps = (process / "maps").read_text(encoding="utf-8", errors="replace")
-        return any(line.endswith(f"/{node.path.name}") for line in maps.splitlines())
+        # A mapping keeps the file open after its descriptor is closed.
+        return any(_is(link, node) for link in (*(process / "fd").iterdir(), *_mappings(process, node)))
     except OSError:
         return False  # it ended
 
 
-def _is(descriptor: Path, node: DeviceNode) -> bool:
+def _mappings(process: Path, node: DeviceNode) -> Iterator[Path]:
+    """Links to the files that *process* has mapped under the node's name; needs root's own rights."""
+    maps = (process / "maps").read_text(encoding="utf-8", errors="replace")
+    for line in maps.splitlines():
+        if _name(line) == node.path.name:
+            start, end = (int(address, 16) for address in line.split(maxsplit=1)[0].split("-"))
+            yield process / "map_files" / f"{start:x}-{end:x}"
+
+
+def _is(link: Path, node: DeviceNode) -> bool:
     try:
         # By name first: to stat a file on a user's file system may wait for ever.
-        if descriptor.readlink().name != node.path.name:
+        if _name(str(link.readlink())) != node.path.name:
             return False
-        return descriptor.stat().st_rdev == os.makedev(node.major, node.minor)
+        return link.stat().st_rdev == os.makedev(node.major, node.minor)
     except OSError:
         return False
+
+
+def _name(path: str) -> str:
+    """The last part of *path*; udev may have made the node anew since it was opened."""
+    return path.removesuffix(" (deleted)").rpartition("/")[2]
