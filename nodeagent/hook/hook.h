@@ -14,6 +14,7 @@ enum phase {
 	PHASE_NO_LEASE,
 	PHASE_LEASED,
 	PHASE_BROKEN,			/* a lease whose limits cannot be trusted: nothing is granted */
+	PHASE_GONE,			/* the limits that the environment names are not there: the same */
 };
 
 /* handles.c: what this process allocated, by the kernel's handle */
@@ -61,10 +62,14 @@ struct hook {
 };
 
 /* state.c */
+int process_is_secure(void);
 struct hook *hook_get(void);
 int hook_enter(struct hook *hook, uint64_t *signals);
 void hook_leave(struct hook *hook, uint64_t signals);
 void hook_say(struct hook *hook, const char *what, const char *path, const char *then);
+void signals_block(uint64_t *old);
+void signals_restore(uint64_t old);
+long write_unsignalled(int fd, const void *from, size_t size, int64_t offset);
 
 /* lease.c */
 enum phase lease_find(struct limits *limits);
@@ -84,8 +89,8 @@ int handles_forget(struct handle_table *table, int (*gone)(const struct limits *
 		   const struct limits *limits, uint64_t credit[MAX_DEVICES]);
 
 /* svm.c: the same */
-uint64_t svm_devices(const struct limits *limits, const struct kfd_svm *svm);
-int svm_names_other(const struct limits *limits, const struct kfd_svm *svm);
+uint64_t svm_devices(const struct limits *limits, const struct kfd_svm *svm, uint32_t attributes);
+int svm_names_other(const struct limits *limits, const struct kfd_svm *svm, uint32_t attributes);
 int svm_plan(struct hook *hook, uint64_t start, uint64_t end, uint64_t devices, uint64_t add[MAX_DEVICES]);
 void svm_accept(struct hook *hook);
 void svm_drop(struct hook *hook, uint64_t start, uint64_t end, uint64_t credit[MAX_DEVICES]);
@@ -103,6 +108,8 @@ void cumask_map(const struct limits_device *device, const uint32_t *asked, uint3
 /* memory.c, queues.c: one function per call, returning what the kernel would */
 long alloc_memory(struct hook *hook, int fd, unsigned long request, struct kfd_alloc_memory *alloc);
 long gem_create(struct hook *hook, int fd, unsigned long request, union drm_gem_create *create);
+long create_dumb(struct hook *hook, int fd, unsigned long request, struct drm_create_dumb *create);
+long gem_op(struct hook *hook, int fd, unsigned long request, struct drm_gem_op *op);
 long available_memory(struct hook *hook, int fd, unsigned long request, struct kfd_available_memory *answer);
 long set_svm(struct hook *hook, int fd, unsigned long request, struct kfd_svm *svm);
 long create_queue(struct hook *hook, int fd, unsigned long request, struct kfd_create_queue *queue);

@@ -14,8 +14,26 @@ enum call {
 	CALL_CREATE_QUEUE,
 	CALL_DESTROY_QUEUE,
 	CALL_SET_CU_MASK,
+	CALL_CREATE_PROCESS,
 	CALL_GEM_CREATE,
 	CALL_GEM_CLOSE,
+	CALL_GEM_OP,
+	CALL_CREATE_DUMB,
+};
+
+/*
+ * How many bytes of a call's argument matter here. KFD copies as many as the request says and takes the others for zero:
+ * of a shorter one it would see other values than we do. Every ROCm release sends these whole.
+ */
+static const uint8_t needed[] = {
+	[CALL_ALLOC] = sizeof(struct kfd_alloc_memory),
+	[CALL_FREE] = sizeof(struct kfd_free_memory),
+	[CALL_AVAILABLE] = sizeof(struct kfd_available_memory),
+	[CALL_SVM] = sizeof(struct kfd_svm),
+	[CALL_CREATE_QUEUE] = sizeof(struct kfd_create_queue),
+	[CALL_DESTROY_QUEUE] = sizeof(uint32_t),
+	[CALL_SET_CU_MASK] = sizeof(struct kfd_set_cu_mask),
+	[CALL_CREATE_PROCESS] = 0,
 };
 
 static enum call kfd_call(uint32_t number)
@@ -35,6 +53,8 @@ static enum call kfd_call(uint32_t number)
 		return CALL_DESTROY_QUEUE;
 	case KFD_SET_CU_MASK:
 		return CALL_SET_CU_MASK;
+	case KFD_CREATE_PROCESS:
+		return CALL_CREATE_PROCESS;
 	}
 	return CALL_OTHER;
 }
@@ -45,7 +65,12 @@ static enum call drm_call(uint32_t number)
 	case DRM_AMDGPU_GEM_CREATE:
 		return CALL_GEM_CREATE;
 	case DRM_GEM_CLOSE:
+	case DRM_DESTROY_DUMB:
 		return CALL_GEM_CLOSE;
+	case DRM_AMDGPU_GEM_OP:
+		return CALL_GEM_OP;
+	case DRM_CREATE_DUMB:
+		return CALL_CREATE_DUMB;
 	}
 	return CALL_OTHER;
 }
@@ -68,6 +93,8 @@ static long refuse(int fd, unsigned long request, void *argument, enum call call
 {
 	const struct kfd_alloc_memory *alloc = argument;
 	const union drm_gem_create *create = argument;
+	const struct drm_gem_op *op = argument;
+	const size_t size = IOCTL_SIZE(request);
 
 	switch (call) {
 	case CALL_ALLOC:
@@ -75,11 +102,16 @@ static long refuse(int fd, unsigned long request, void *argument, enum call call
 			return -ENOMEM;
 		break;
 	case CALL_GEM_CREATE:
-		if (create->in.domains & GEM_DOMAIN_VRAM)
+		if (size >= sizeof(create->in) && create->in.domains & GEM_DOMAIN_VRAM)
 			return -ENOMEM;
+		break;
+	case CALL_GEM_OP:
+		if (size >= sizeof(*op) && op->operation == GEM_OP_SET_PLACEMENT && op->value & GEM_DOMAIN_VRAM)
+			return -EPERM;
 		break;
 	case CALL_SVM:
 	case CALL_CREATE_QUEUE:
+	case CALL_CREATE_DUMB:
 		return -ENOMEM;
 	default:
 		break;
@@ -106,8 +138,15 @@ static long govern(struct hook *hook, int fd, unsigned long request, void *argum
 			       ((struct kfd_destroy_queue *)argument)->queue_id);
 	case CALL_SET_CU_MASK:
 		return set_cu_mask(hook, fd, request, argument);
+	case CALL_CREATE_PROCESS:
+		/* A second context has handles and queues of its own, by the same numbers: as before Linux 7. */
+		return -EINVAL;
 	case CALL_GEM_CREATE:
 		return gem_create(hook, fd, request, argument);
+	case CALL_CREATE_DUMB:
+		return create_dumb(hook, fd, request, argument);
+	case CALL_GEM_OP:
+		return gem_op(hook, fd, request, argument);
 	case CALL_GEM_CLOSE:
 		return release(hook, fd, request, argument, SPACE_GEM + (uint32_t)fd,
 			       ((struct drm_gem_close *)argument)->handle);
@@ -126,6 +165,10 @@ static long answer(int fd, unsigned long request, void *argument)
 		return sys_ioctl(fd, request, argument);
 	hook = hook_get();
 	if (!hook)
+		return sys_ioctl(fd, request, argument);
+	if (call < CALL_GEM_CREATE && IOCTL_SIZE(request) < needed[call])
+		return -EINVAL;
+	if (call == CALL_GEM_CLOSE && IOCTL_SIZE(request) < sizeof(uint32_t))	/* closes some other, or none */
 		return sys_ioctl(fd, request, argument);
 	if (__atomic_load_n(&hook->phase, __ATOMIC_ACQUIRE) != PHASE_LEASED)
 		return refuse(fd, request, argument, call);

@@ -10,6 +10,8 @@
 #include <stdint.h>
 
 #define IOCTL_NUMBER(request) ((uint32_t)(request) & 0xffu)
+#define IOCTL_SIZE(request) ((uint32_t)(request) >> 16 & 0x3fffu)
+#define IOCTL_BOTH_WAYS 0xc0000000u	/* copied to the kernel and back */
 #define IOCTL_TYPE(request) ((uint32_t)(request) >> 8 & 0xffu)
 #define TYPE_KFD 'K'
 #define TYPE_DRM 'd'
@@ -22,11 +24,15 @@ enum kfd_number {
 	KFD_SET_CU_MASK = 0x1a,
 	KFD_SVM = 0x20,
 	KFD_AVAILABLE_MEMORY = 0x23,
+	KFD_CREATE_PROCESS = 0x27,
 };
 
 enum drm_number {
 	DRM_GEM_CLOSE = 0x09,
 	DRM_AMDGPU_GEM_CREATE = 0x40,
+	DRM_AMDGPU_GEM_OP = 0x50,
+	DRM_CREATE_DUMB = 0xb2,
+	DRM_DESTROY_DUMB = 0xb4,
 };
 
 #define REQUEST_SET_CU_MASK 0x40104b1aUL
@@ -93,8 +99,20 @@ union drm_gem_create {
 
 #define GEM_DOMAIN_VRAM 4u
 
-struct drm_gem_close {
+struct drm_gem_close {			/* and DRM_DESTROY_DUMB's, which ends before `pad` */
 	uint32_t handle, pad;
+};
+
+struct drm_gem_op {
+	uint32_t handle, operation;
+	uint64_t value;
+};
+
+#define GEM_OP_SET_PLACEMENT 1u
+
+struct drm_create_dumb {
+	uint32_t height, width, bits_per_pixel, flags, handle, pitch;
+	uint64_t size;
 };
 
 #endif

@@ -9,6 +9,7 @@
 #define HOOK_ROOT "/run/nodeagent/hook/"
 #define VARIABLE "GPULEASE_HOOK="
 #define VARIABLE_SIZE (sizeof(VARIABLE) - 1)
+#define NO_MATCH SIZE_MAX
 #define STEM "gpulease"
 #define STEM_SIZE (sizeof(STEM) - 1)
 #define SCRATCH_SIZE 65536u
@@ -38,18 +39,18 @@ static int is_valid(const struct limits *limits, int64_t size)
 	return 1;
 }
 
-/* The whole of a file of /proc, as far as it fits. */
-static size_t read_whole(const char *path, char *to, size_t size)
+/* The whole of a file of /proc, as far as it fits: bytes, or the error of opening it. */
+static long read_whole(const char *path, char *to, size_t size)
 {
 	size_t have = 0;
 	long fd = sys_open(path, O_RDONLY), got;
 
 	if (is_error(fd))
-		return 0;
+		return fd;
 	while (have < size && (got = sys_read((int)fd, to + have, size - have)) > 0)
 		have += (size_t)got;
 	sys_close((int)fd);
-	return have;
+	return (long)have;
 }
 
 /*
@@ -61,12 +62,12 @@ static int is_unmapped_root(uint32_t uid)
 	const char whole_map[] = "4294967295";
 	const size_t length = sizeof(whole_map) - 1;
 	char map[256];
-	size_t size;
+	long size;
 
 	if (uid != OVERFLOW_UID)
 		return 0;
 	size = read_whole("/proc/self/uid_map", map, sizeof(map));
-	for (size_t at = 0; at + length <= size; at++)
+	for (long at = 0; at + (long)length <= size; at++)
 		if (text_equal(map + at, whole_map, length))
 			return 0;
 	return size > 0;
@@ -167,9 +168,12 @@ static int path_of_cgroup(const char *cgroup, size_t size, char path[LONGEST_PAT
 static enum phase by_cgroup(struct limits *limits, char *scratch)
 {
 	char path[LONGEST_PATH];
-	size_t size = read_whole("/proc/self/cgroup", scratch, SCRATCH_SIZE);
+	const long got = read_whole("/proc/self/cgroup", scratch, SCRATCH_SIZE);
+	const size_t size = is_error(got) ? 0 : (size_t)got;
 	enum phase phase = PHASE_NO_LEASE;
 
+	if (is_error(got) && got != -ENOENT)	/* no descriptor left, say: whose process it is cannot be told */
+		return PHASE_BROKEN;
 	for (size_t start = 0, end; start < size; start = end + 1) {
 		for (end = start; end < size && scratch[end] != '\n'; end++)
 			;
@@ -181,19 +185,54 @@ static enum phase by_cgroup(struct limits *limits, char *scratch)
 	return phase;
 }
 
-/* As the program was started: what it sets later does not show in /proc/self/environ. */
-static enum phase by_environment(struct limits *limits, char *scratch)
-{
-	size_t size = read_whole("/proc/self/environ", scratch, SCRATCH_SIZE - 1);
+/* What VARIABLE said when the library was loaded; fork children inherit it. Empty: it was not set. */
+static char named[LONGEST_PATH];
 
-	scratch[size] = '\0';
-	for (size_t at = 0; at < size; at++) {
-		if (size - at > VARIABLE_SIZE && text_equal(scratch + at, VARIABLE, VARIABLE_SIZE))
-			return read_limits(scratch + at + VARIABLE_SIZE, limits);
-		while (at < size && scratch[at])
-			at++;
+/*
+ * Read before the program runs: programs write over their environment to rename themselves (setproctitle), and then
+ * /proc/self/environ tells nothing. Read to its end, for it may be long and the variable its last.
+ */
+__attribute__((constructor)) static void remember_variable(void)
+{
+	char piece[4096];
+	size_t matched = 0, length = 0;		/* of VARIABLE, and of what follows it */
+	long fd, got;
+
+	if (process_is_secure())
+		return;
+	fd = sys_open("/proc/self/environ", O_RDONLY);
+	if (is_error(fd))
+		return;
+	while ((got = sys_read((int)fd, piece, sizeof(piece))) > 0) {
+		for (long at = 0; at < got; at++) {
+			const char letter = piece[at];
+
+			if (!letter && matched == VARIABLE_SIZE)
+				goto out;
+			if (!letter)
+				matched = 0;
+			else if (matched < VARIABLE_SIZE)
+				matched = letter == VARIABLE[matched] ? matched + 1 : NO_MATCH;
+			else if (matched == VARIABLE_SIZE && length < sizeof(named) - 1)
+				named[length++] = letter;
+		}
 	}
-	return PHASE_NO_LEASE;
+out:
+	sys_close((int)fd);
+}
+
+/* The agent sets the variable for a lease that has limits. Where they are not to be found nothing is granted. */
+static enum phase by_environment(struct limits *limits)
+{
+	enum phase phase;
+
+	if (!named[0])
+		return PHASE_NO_LEASE;
+	phase = read_limits(named, limits);
+	if (phase != PHASE_NO_LEASE)
+		return phase;
+	text_append(limits->usage, limits->usage + PATH_SIZE, named);	/* for the message */
+	return PHASE_GONE;
 }
 
 enum phase lease_find(struct limits *limits)
@@ -208,7 +247,7 @@ enum phase lease_find(struct limits *limits)
 		return PHASE_BROKEN;
 	phase = by_cgroup(limits, scratch);
 	if (phase == PHASE_NO_LEASE)
-		phase = by_environment(limits, scratch);
+		phase = by_environment(limits);
 	unmap_memory(scratch, SCRATCH_SIZE);
 	return phase;
 }

@@ -114,29 +114,79 @@ long alloc_memory(struct hook *hook, int fd, unsigned long request, struct kfd_a
 	return result;
 }
 
-long gem_create(struct hook *hook, int fd, unsigned long request, union drm_gem_create *create)
+/* Create a GEM buffer of `bytes` in VRAM, whose number the kernel writes to `handle`. */
+static long create_buffer(struct hook *hook, int fd, unsigned long request, void *argument, int device,
+			  uint64_t bytes, const uint32_t *handle)
 {
-	const int device = create->in.domains & GEM_DOMAIN_VRAM ? device_of_file(&hook->limits, fd) : -1;
-	const uint64_t bytes = whole_pages(create->in.size);
+	const uint32_t space = SPACE_GEM + (uint32_t)fd;
 	struct handle former;
-	uint32_t space;
 	long result;
 
-	if (device < 0)
-		return sys_ioctl(fd, request, create);
 	if (charge(hook, device, bytes))
 		return -ENOMEM;
-	result = sys_ioctl(fd, request, create);
+	result = sys_ioctl(fd, request, argument);
 	if (is_error(result)) {
 		credit(hook, (uint32_t)device, bytes);
 		return result;
 	}
-	space = SPACE_GEM + (uint32_t)fd;
 	/* The number is in use no more: the file that had it was closed, and this descriptor is another. */
-	if (take(hook, space, create->out.handle, &former))
+	if (take(hook, space, *handle, &former))
 		credit(hook, former.device, former.bytes);
-	remember(hook, (struct handle){ create->out.handle, bytes, space, (uint32_t)device });
+	remember(hook, (struct handle){ *handle, bytes, space, (uint32_t)device });
 	return result;
+}
+
+/* Whether the kernel copies all of an argument of `size` bytes there and back, as we take it to. */
+static int is_whole(unsigned long request, size_t size)
+{
+	return IOCTL_SIZE(request) >= size && (request & IOCTL_BOTH_WAYS) == IOCTL_BOTH_WAYS;
+}
+
+long gem_create(struct hook *hook, int fd, unsigned long request, union drm_gem_create *create)
+{
+	const int device = device_of_file(&hook->limits, fd);
+
+	/* First whose file it is: other drivers have other calls of this number, with smaller arguments. */
+	if (device < 0)
+		return sys_ioctl(fd, request, create);
+	if (!is_whole(request, sizeof(*create)))
+		return -EINVAL;
+	if (!(create->in.domains & GEM_DOMAIN_VRAM))
+		return sys_ioctl(fd, request, create);
+	return create_buffer(hook, fd, request, create, device, whole_pages(create->in.size), &create->out.handle);
+}
+
+/* A picture's buffer of a primary node, in VRAM where the card has any. Its size is known afterwards only. */
+long create_dumb(struct hook *hook, int fd, unsigned long request, struct drm_create_dumb *create)
+{
+	const int device = device_of_file(&hook->limits, fd);
+	uint64_t bytes;
+
+	if (device < 0)
+		return sys_ioctl(fd, request, create);
+	if (!is_whole(request, sizeof(*create)))
+		return -EINVAL;
+	/* amdgpu_gem_align_pitch() makes lines of a multiple of 256 pixels at most. */
+	bytes = (((uint64_t)create->width + 255) & ~255ULL) * (((uint64_t)create->bits_per_pixel + 7) / 8);
+	if (__builtin_mul_overflow(bytes, (uint64_t)create->height, &bytes))
+		return -ENOMEM;
+	return create_buffer(hook, fd, request, create, device, whole_pages(bytes), &create->handle);
+}
+
+/* Moving a buffer to VRAM that was not charged as one is an allocation of unknown size. */
+long gem_op(struct hook *hook, int fd, unsigned long request, struct drm_gem_op *op)
+{
+	const int moves = op->operation == GEM_OP_SET_PLACEMENT && op->value & GEM_DOMAIN_VRAM;
+	uint64_t signals;
+	int charged;
+
+	if (!moves || device_of_file(&hook->limits, fd) < 0)
+		return sys_ioctl(fd, request, op);
+	if (hook_enter(hook, &signals))
+		return -EPERM;
+	charged = handles_find(&hook->handles, SPACE_GEM + (uint32_t)fd, op->handle) != NULL;
+	hook_leave(hook, signals);
+	return charged ? sys_ioctl(fd, request, op) : -EPERM;
 }
 
 long available_memory(struct hook *hook, int fd, unsigned long request, struct kfd_available_memory *answer)
@@ -189,15 +239,18 @@ long set_svm(struct hook *hook, int fd, unsigned long request, struct kfd_svm *s
 {
 	const uint64_t start = svm->start & ~(uint64_t)(PAGE_SIZE - 1);
 	const uint64_t end = whole_pages(add_saturating(svm->start, svm->size));
+	/* As many as the request has room for: the kernel copies no more. */
+	const size_t room = (IOCTL_SIZE(request) - sizeof(*svm)) / sizeof(struct kfd_svm_attribute);
+	const uint32_t attributes = svm->attributes < room ? svm->attributes : (uint32_t)room;
 	uint64_t signals;
 	long result;
 	int planned;
 
 	if (svm->operation != SVM_SET_ATTRIBUTES || start >= end)
 		return sys_ioctl(fd, request, svm);
-	if (svm_names_other(&hook->limits, svm) || hook_enter(hook, &signals))
+	if (svm_names_other(&hook->limits, svm, attributes) || hook_enter(hook, &signals))
 		return -ENOMEM;
-	planned = charge_range(hook, start, end, svm_devices(&hook->limits, svm));
+	planned = charge_range(hook, start, end, svm_devices(&hook->limits, svm, attributes));
 	hook_leave(hook, signals);
 	if (planned < 0)
 		return -ENOMEM;

@@ -19,7 +19,7 @@ static struct hook broken;
  * Setuid, setgid and capability programs act for others than the one who started them: no business of a lease.
  * The ids are compared as well, for the C library that cannot tell.
  */
-static int is_secure(void)
+int process_is_secure(void)
 {
 	if (getauxval && getauxval(AT_SECURE))
 		return 1;
@@ -80,9 +80,39 @@ static void unlock(uint32_t *word)
 		futex(word, FUTEX_WAKE, 1, 0);
 }
 
-static void block_signals(const uint64_t *set, uint64_t *old)
+void signals_block(uint64_t *old)
 {
-	syscall4(__NR_rt_sigprocmask, SIG_SETMASK, (long)set, (long)old, sizeof(*set));
+	const uint64_t set = SIGNALS_KEPT_OUT;
+
+	syscall4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&set, (long)old, sizeof(set));
+}
+
+void signals_restore(uint64_t old)
+{
+	syscall4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&old, 0, sizeof(old));
+}
+
+static uint64_t pending_signals(void)
+{
+	uint64_t pending = 0;
+
+	syscall4(__NR_rt_sigpending, (long)&pending, sizeof(pending), 0, 0);
+	return pending;
+}
+
+/*
+ * Write, at `offset` unless that is negative, with signals blocked. At a closed pipe or the program's file size limit
+ * the kernel sends a signal that ends the program: the write is ours and not the program's, so it is taken back.
+ */
+long write_unsignalled(int fd, const void *from, size_t size, int64_t offset)
+{
+	const uint64_t ours = (SIGNAL_BIT(SIGPIPE) | SIGNAL_BIT(SIGXFSZ)) & ~pending_signals();
+	const int64_t now[2] = { 0, 0 };
+	long result = offset < 0 ? sys_write(fd, from, size) : sys_pwrite(fd, from, size, offset);
+
+	if ((result == -EPIPE || result == -EFBIG) && ours)
+		syscall4(__NR_rt_sigtimedwait, (long)&ours, 0, (long)now, sizeof(ours));
+	return result;
 }
 
 /*
@@ -91,20 +121,19 @@ static void block_signals(const uint64_t *set, uint64_t *old)
  */
 int hook_enter(struct hook *hook, uint64_t *signals)
 {
-	const uint64_t all = ALL_SIGNALS;
 	int failed;
 
-	block_signals(&all, signals);
+	signals_block(signals);
 	failed = lock(&hook->lock);
 	if (failed)
-		block_signals(signals, NULL);
+		signals_restore(*signals);
 	return failed;
 }
 
 void hook_leave(struct hook *hook, uint64_t signals)
 {
 	unlock(&hook->lock);
-	block_signals(&signals, NULL);
+	signals_restore(signals);
 }
 
 static enum phase find_lease(struct hook *hook)
@@ -116,7 +145,10 @@ static enum phase find_lease(struct hook *hook)
 		return PHASE_BROKEN;
 	if (!hook->phase) {
 		phase = lease_find(&hook->limits);
-		if (phase == PHASE_BROKEN)
+		if (phase == PHASE_GONE)
+			hook_say(hook, "the lease's limits are not there: has it ended, or are they hidden?",
+				 hook->limits.usage, "no VRAM is granted");
+		else if (phase == PHASE_BROKEN)
 			hook_say(hook, "limits are not root's, or damaged", hook->limits.usage,
 				 "no VRAM is granted");
 		__atomic_store_n(&hook->phase, phase, __ATOMIC_RELEASE);
@@ -134,7 +166,7 @@ struct hook *hook_get(void)
 	enum phase phase;
 
 	if (!secure)
-		secure = is_secure() ? 2 : 1;
+		secure = process_is_secure() ? 2 : 1;
 	if (secure == 2)
 		return NULL;
 	hook = state_page();
@@ -148,11 +180,13 @@ struct hook *hook_get(void)
 	return phase == PHASE_NO_LEASE ? NULL : hook;
 }
 
-/* One line on stderr, once a process. */
+/* One line on stderr, once a process, if it can be written now: who does not read it must not stop the program. */
 void hook_say(struct hook *hook, const char *what, const char *path, const char *then)
 {
+	struct { int32_t fd; int16_t wanted, is; } ready = { 2, POLLOUT, 0 };
 	char line[512], *at = line;
 	const char *end = line + sizeof(line);
+	uint64_t signals;
 
 	if (__atomic_exchange_n(&hook->said, 1, __ATOMIC_RELAXED))
 		return;
@@ -163,5 +197,8 @@ void hook_say(struct hook *hook, const char *what, const char *path, const char 
 	at = text_append(at, end, "; ");
 	at = text_append(at, end, then);
 	at = text_append(at, end, "\n");
-	sys_write(2, line, (size_t)(at - line));
+	signals_block(&signals);
+	if (syscall4(__NR_poll, (long)&ready, 1, 0, 0) == 1 && ready.is & POLLOUT)
+		write_unsignalled(2, line, (size_t)(at - line), -1);
+	signals_restore(signals);
 }

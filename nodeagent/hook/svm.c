@@ -24,12 +24,12 @@ static int names_gpu(const struct kfd_svm_attribute *attribute)
 	return 0;
 }
 
-/* The devices that the attributes name as a place or with access: a set by index in the lease, maybe empty. */
-uint64_t svm_devices(const struct limits *limits, const struct kfd_svm *svm)
+/* The devices that the first `attributes` name as a place or with access: a set by index in the lease, maybe empty. */
+uint64_t svm_devices(const struct limits *limits, const struct kfd_svm *svm, uint32_t attributes)
 {
 	uint64_t devices = 0;
 
-	for (uint32_t i = 0; i < svm->attributes; i++) {
+	for (uint32_t i = 0; i < attributes; i++) {
 		const int device = device_of_gpu(limits, svm->attribute[i].value);
 
 		if (names_gpu(&svm->attribute[i]) && device >= 0)
@@ -39,9 +39,9 @@ uint64_t svm_devices(const struct limits *limits, const struct kfd_svm *svm)
 }
 
 /* Whether the attributes name a GPU that is not leased. */
-int svm_names_other(const struct limits *limits, const struct kfd_svm *svm)
+int svm_names_other(const struct limits *limits, const struct kfd_svm *svm, uint32_t attributes)
 {
-	for (uint32_t i = 0; i < svm->attributes; i++)
+	for (uint32_t i = 0; i < attributes; i++)
 		if (names_gpu(&svm->attribute[i]) && device_of_gpu(limits, svm->attribute[i].value) < 0)
 			return 1;
 	return 0;

@@ -25,7 +25,14 @@
 #endif
 #define SIG_SETMASK 2
 #define CLOCK_MONOTONIC 1
-#define ALL_SIGNALS UINT64_MAX
+#define SIGPIPE 13
+#define SIGXFSZ 25
+#define POLLOUT 4
+#define SIGNAL_BIT(signal) (1ULL << ((signal) - 1))
+/* SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS: where these are blocked the kernel asks no handler, and kills. */
+#define FAULTS \
+	(SIGNAL_BIT(4) | SIGNAL_BIT(5) | SIGNAL_BIT(7) | SIGNAL_BIT(8) | SIGNAL_BIT(11) | SIGNAL_BIT(31))
+#define SIGNALS_KEPT_OUT (~FAULTS)
 
 /* asm/stat.h clashes with C libraries' macros in editors; this is its x86-64 layout. */
 struct kernel_stat {

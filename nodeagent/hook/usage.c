@@ -71,7 +71,7 @@ static int64_t entry_offset(uint32_t device, uint32_t slot)
 
 static long write_entry(int fd, uint32_t device, uint32_t slot, uint64_t bytes)
 {
-	long put = sys_pwrite(fd, &bytes, sizeof(bytes), entry_offset(device, slot));
+	long put = write_unsignalled(fd, &bytes, sizeof(bytes), entry_offset(device, slot));
 
 	return put == sizeof(bytes) ? 0 : -EBADMSG;
 }
@@ -248,7 +248,7 @@ static void count_denied(int fd)
 
 	if (sys_pread(fd, &denied, sizeof(denied), at) == sizeof(denied)) {
 		denied = add_saturating(denied, 1);
-		sys_pwrite(fd, &denied, sizeof(denied), at);
+		write_unsignalled(fd, &denied, sizeof(denied), at);
 	}
 }
 
@@ -314,8 +314,10 @@ long usage_charge(struct hook *hook, const uint64_t add[MAX_DEVICES], enum effor
 	if (!failed) {
 		own_add(hook, add);
 		failed = write_own(hook, (int)fd, add);
-		if (failed)
+		if (failed) {
 			own_subtract(hook, add);
+			hook_say(hook, "cannot be written (ulimit -f?)", hook->limits.usage, "VRAM is refused");
+		}
 	}
 	sys_close((int)fd);
 	return failed ? -ENOMEM : 0;

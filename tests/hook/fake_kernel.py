@@ -23,6 +23,9 @@ LOOKUP, FORGET, GETATTR, OPEN, RELEASE, FLUSH, INIT, OPENDIR = 1, 2, 3, 14, 18, 
 INTERRUPT, IOCTL, BATCH_FORGET = 36, 39, 42
 KFD_CREATE_QUEUE, KFD_DESTROY_QUEUE, KFD_ALLOC, KFD_FREE, KFD_MASK = 0x02, 0x03, 0x16, 0x17, 0x1A
 KFD_SVM, KFD_AVAILABLE, GEM_CREATE, GEM_CLOSE = 0x20, 0x23, 0x40, 0x09
+GEM_OP, CREATE_DUMB, DESTROY_DUMB = 0x50, 0xB2, 0xB4
+KFD_SIZES = {0x02: 88, 0x03: 8, 0x16: 40, 0x17: 8, 0x1A: 16, 0x23: 16}
+DRM_SIZES = {GEM_CREATE: 32, GEM_CLOSE: 8, GEM_OP: 16, CREATE_DUMB: 32, DESTROY_DUMB: 4}
 VRAM, AQL = 1, 1 << 27
 PF_EXITING = 4
 
@@ -126,8 +129,12 @@ class FakeKernel:
         self.calls[command & 0xFF] += 1
         if command & 0xFF in self.refuse:
             raise OSError(errno.EINVAL, "told to")
-        answer = self._ioctl(self.files[handle], command & 0xFF, pid, bytearray(body[32 : 32 + size]))
-        return struct.pack("<iIII", 0, 0, 0, 0) + (bytes(answer) if command >> 31 else b"")
+        file, given = self.files[handle], body[32 : 32 + size]
+        wanted = (KFD_SIZES if file.name == "kfd" else DRM_SIZES).get(command & 0xFF, size)
+        # As KFD and DRM do: as many bytes as the command says, zeros for the rest.
+        data = bytearray(given[:wanted].ljust(wanted, b"\0"))
+        answer = bytes(self._ioctl(file, command & 0xFF, pid, data)) + given[wanted:]
+        return struct.pack("<iIII", 0, 0, 0, 0) + (answer[:size] if command >> 31 else b"")
 
     def _ioctl(self, file: Opened, number: int, pid: int, data: bytearray) -> bytearray:
         if file.name == "kfd":
@@ -138,7 +145,13 @@ class FakeKernel:
             handle = next(n for n in range(1, 1 << 20) if n not in file.buffers)
             self._take(file, handle, gpu, size if domains & 4 else 0)
             struct.pack_into("<Q", data, 0, handle)
-        elif number == GEM_CLOSE:
+        elif number == CREATE_DUMB:
+            height, width, bits = struct.unpack_from("<III", data)
+            size = (width + 63) // 64 * 64 * bits // 8 * height  # lines of whole 64 pixels, as amdgpu's
+            handle = next(n for n in range(1, 1 << 20) if n not in file.buffers)
+            self._take(file, handle, gpu, (size + 4095) // 4096 * 4096)
+            struct.pack_into("<I", data, 16, handle)
+        elif number in (GEM_CLOSE, DESTROY_DUMB):
             _give(file, struct.unpack_from("<I", data)[0])
         return data
 

@@ -3,6 +3,7 @@
 Answers are JSON lines; a failed ioctl answers its errno's name. ioctl() is looked up as a C program's is.
 """
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -86,6 +87,13 @@ def mask(number, bits, words=4):
     raw = ctypes.create_string_buffer(bits.to_bytes(words * 4, "little"), words * 4)
     kept.append(raw)
     ioctl(opened("kfd"), 0x40104B1A, struct.pack("<IIQ", number, words * 32, ctypes.addressof(raw)))
+
+
+def fill(pipe):
+    """Write until it takes no more."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
 
 
 def close_files():

@@ -66,6 +66,36 @@ def test_the_environment_loosens_nothing(node: Node, make_node) -> None:
     assert program("in_child('alloc(11 << 20)')") == "ENOMEM"
 
 
+def test_a_long_environment_hides_nothing(node: Node) -> None:
+    """The variable is found after any number of others."""
+    node.lease(10 * MIB)
+    node.fixed.unlink()
+    before = {f"FILLER{number}": "x" * 4000 for number in range(40)}
+    assert node.start(env=before | by_variable(node))("alloc(11 << 20)") == "ENOMEM"
+
+
+def test_a_program_that_renames_itself_stays_in_its_lease(node: Node) -> None:
+    """setproctitle() writes over the environment: the variable was read before the program ran."""
+    node.lease(10 * MIB)
+    node.fixed.unlink()
+    program = node.start(env=by_variable(node))
+    program(
+        "(lambda at: ctypes.memset(at[0], 0, at[1] - at[0]))"
+        "([int(field) for field in open('/proc/self/stat').read().rpartition(')')[2].split()[47:49]])"
+    )
+    assert "GPULEASE_HOOK" not in program("open('/proc/self/environ').read()")
+    assert program("alloc(11 << 20)") == program("in_child('alloc(11 << 20)')") == "ENOMEM"
+
+
+def test_named_limits_that_are_not_there_grant_nothing(node: Node) -> None:
+    """A sandbox hides them, or the lease has ended: no VRAM, and stderr says why."""
+    node.lease(10 * MIB)
+    node.fixed.unlink()
+    program = node.start(env={"GPULEASE_HOOK": "/run/nodeagent/hook/gpulease/8/limits"})
+    assert [program("alloc(4096)"), program("gem(4096)"), program("queue()")] == ["ENOMEM"] * 3
+    assert "/8/limits: the lease's limits are not there" in program.close()
+
+
 @pytest.mark.root
 @pytest.mark.way_out("a limits file of one's own", tier="hook", outcome="not believed; no VRAM is granted")
 def test_a_file_of_a_user_is_no_lease(node: Node) -> None:

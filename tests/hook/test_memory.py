@@ -74,13 +74,73 @@ def test_other_memory_is_not_counted(node: Node, flags: int) -> None:
     assert node.charged() == 0
 
 
-@pytest.mark.parametrize("command", [0x4B16, 0xC0304B16, 0xC0285A16, 0xFFFFFFFFC0284B16, 0xC0280016])
+@pytest.mark.parametrize("command", [0xC0304B16, 0xC0285A16, 0xFFFFFFFFC0284B16, 0xC0280016])
 @pytest.mark.way_out("requests of odd sizes and types", tier="hook", outcome="refused over the limit")
 def test_only_the_number_matters(node: Node, command: int) -> None:
     """Size and direction bits are the caller's; on /dev/kfd the type byte is, too, as the kernel sees it."""
     node.lease(1 * MIB)
     assert node.start()(f"alloc(2 << 20, GPU, VRAM, {command})") == "ENOMEM"
     assert node.kernel.calls[0x16] == 0
+
+
+@pytest.mark.way_out(
+    "a request that leaves out the end of its argument, so that the kernel sees other flags",
+    tier="hook",
+    outcome="refused",
+)
+def test_a_request_that_cuts_its_argument_is_refused(node: Node) -> None:
+    """KFD takes for zero what the size leaves out, so the hook would see other flags and types."""
+    node.lease(10 * MIB, cus=range(8))
+    program = node.start()
+    assert program("alloc(16 << 20, GPU, VRAM | AQL, 0xC0274B16)") == "EINVAL"
+    assert program("alloc(4096, GPU, VRAM, 0x4B16)") == "EINVAL"
+    data = "bytes(36) + struct.pack('<II', GPU, 1) + bytes(44)"
+    assert program(f"ioctl(opened('kfd'), 0xC0284B02, {data}).hex()") == "EINVAL"
+    assert (node.kernel.used(), node.kernel.queues) == (0, set())
+
+
+def test_a_buffers_number_is_the_kernels(node: Node) -> None:
+    """A GEM request that does not take the number back would have the size's low bits taken for it."""
+    node.lease(10 * MIB)
+    program = node.start()
+    data = "struct.pack('<4Q', 4 << 20, 0, 4, 0)"
+    assert program(f"ioctl(opened('dri/renderD128'), 0x40206440, {data}).hex()") == "EINVAL"
+    assert program(f"ioctl(opened('dri/renderD128'), 0xC0106440, {data}).hex()") == "EINVAL"
+    assert node.charged() == node.kernel.used() == 0
+
+
+def test_pictures_are_counted(node: Node) -> None:
+    """A dumb buffer is VRAM, too: charged for lines of whole 256 pixels, credited when it is destroyed."""
+    node.lease(10 * MIB)
+    program = node.start()
+    picture = "ioctl(opened('dri/renderD128'), 0xC02064B2, struct.pack('<6IQ', {}, 1000, 32, 0, 0, 0, 0))[16]"
+    assert program(picture.format(1024)) == 1
+    assert node.charged() == 4 * MIB >= node.kernel.used() > 3 * MIB
+    assert program(picture.format(2048)) == program(picture.format(2**32 - 1)) == "ENOMEM"
+    program("ioctl(opened('dri/renderD128'), 0xC00464B4, struct.pack('<I', 1)).hex()")
+    assert node.charged() == node.kernel.used() == 0
+
+
+@pytest.mark.way_out("a GTT buffer that is moved to VRAM", tier="hook", outcome="not permitted")
+def test_a_buffer_that_was_not_charged_stays_out_of_vram(node: Node) -> None:
+    """Setting VRAM as the place of a GTT buffer is refused; of one in VRAM, and other places, it is not."""
+    node.lease(10 * MIB)
+    program = node.start()
+    charged, other = program("gem(4096)"), program("gem(1 << 30, domains=2)")
+    place = "ioctl(opened('dri/renderD128'), 0xC0106450, struct.pack('<IIQ', {}, 1, {})).hex()"
+    assert program(place.format(other, 4)) == "EPERM"
+    assert program(place.format(other, 2)) != "EPERM"
+    assert program(place.format(charged, 4)) != "EPERM"
+
+
+@pytest.mark.way_out(
+    "a second KFD context, whose numbers are the first one's again", tier="hook", outcome="refused"
+)
+def test_there_is_one_context(node: Node) -> None:
+    """AMDKFD_IOC_CREATE_PROCESS is answered as kernels before it did."""
+    node.lease(10 * MIB)
+    assert node.start()("ioctl(opened('kfd'), 0x4B27, bytes(8)).hex()") == "EINVAL"
+    assert node.kernel.calls[0x27] == 0
 
 
 def test_buffers_of_the_render_node_count(node: Node) -> None:
@@ -214,3 +274,13 @@ def test_a_refused_managed_range_is_credited(node: Node) -> None:
     at = program("managed(4 << 20)")
     assert program(f"svm({at}, 4 << 20, (1, GPU))") == "EINVAL"
     assert node.charged() == 0
+
+
+def test_only_attributes_that_are_there_are_read(node: Node) -> None:
+    """A count of attributes beyond the request's size neither ends the program nor names devices."""
+    node.lease(10 * MIB)
+    program = node.start()
+    at = program("managed(4 << 20)")
+    data = f"struct.pack('<QQII', {at}, 4 << 20, 0, 2**32 - 1)"
+    program(f"ioctl(opened('kfd'), 0xC0184B20, {data}).hex()")
+    assert node.charged() == 4 * MIB

@@ -212,6 +212,35 @@ def test_readers_locks_hold_nobody(node: Node) -> None:
         assert node.start()("alloc(4096)") == 1
 
 
+def test_a_file_size_limit_does_not_end_the_program(node: Node) -> None:
+    """Under `ulimit -f 0` the kernel signals at the hook's writes: VRAM is refused, the program lives."""
+    node.lease(10 * MIB)
+    program = node.start()
+    program("signal.signal(signal.SIGXFSZ, signal.SIG_DFL)")
+    program("__import__('resource').setrlimit(1, (0, 2**63 - 1))")
+    assert program("alloc(4096)") == "ENOMEM"
+    program("__import__('resource').setrlimit(1, (2**63 - 1, 2**63 - 1))")
+    assert program("alloc(4096)") == 1
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        pytest.param("os.close(ends[0])", id="closed"),
+        pytest.param("os.set_blocking(ends[1], False) or fill(ends[1])", id="full"),
+    ],
+)
+def test_what_the_hook_says_does_not_end_or_stop_the_program(node: Node, stderr: str) -> None:
+    """Neither a closed nor a full pipe at stderr ends or stops a program that is told something."""
+    node.lease(10 * MIB, strict=False)
+    node.usage.unlink()
+    program = node.start()
+    program("signal.signal(signal.SIGPIPE, signal.SIG_DFL)")
+    program("globals().update(ends=os.pipe()) or os.dup2(ends[1], 2)")
+    program(f"{stderr} or os.set_blocking(ends[1], True) or os.close(ends[1])")
+    assert program("alloc(4096)") == 1
+
+
 def test_a_full_table_refuses(node: Node) -> None:
     """Without a free slot there is no VRAM, and a slot that is let go serves again."""
     node.lease(10 * MIB)
