@@ -30,8 +30,8 @@ enum kfd_number {
 enum drm_number {
 	DRM_GEM_CLOSE = 0x09,
 	DRM_AMDGPU_GEM_CREATE = 0x40,
-	DRM_AMDGPU_GEM_OP = 0x50,
-	DRM_CREATE_DUMB = 0xb2,
+	DRM_AMDGPU_GEM_OP = 0x50,	/* may move a buffer from system memory to VRAM */
+	DRM_CREATE_DUMB = 0xb2,		/* a display's buffer, on primary nodes */
 	DRM_DESTROY_DUMB = 0xb4,
 };
 
@@ -108,7 +108,7 @@ struct drm_gem_op {
 	uint64_t value;
 };
 
-#define GEM_OP_SET_PLACEMENT 1u
+#define GEM_OP_SET_PLACEMENT 1u		/* `value`: the new domains */
 
 struct drm_create_dumb {
 	uint32_t height, width, bits_per_pixel, flags, handle, pitch;
