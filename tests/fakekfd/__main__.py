@@ -25,7 +25,11 @@ def main() -> int:
         "--machine", choices=sorted(topology.MODELS), default="mi210", help="which model (mi210)"
     )
     parser.add_argument("--vram", type=int, help="GiB of each GPU, if not the model's own")
-    parser.add_argument("--root", type=Path, help="run the command in this chroot")
+    parser.add_argument(
+        "--root",
+        type=Path,
+        help="show it all in this chroot, too, for `chroot ROOT CMD`",
+    )
     parser.add_argument("--socket", type=Path, help="give the fake kernel's state at this unix socket")
     parser.add_argument(
         "--report", type=Path, help="write the state there as JSON when the command has ended"
@@ -40,21 +44,10 @@ def main() -> int:
         sandbox.bring_into(options.root)
     if options.socket:
         control.serve(driver, options.socket)
-    status = subprocess.run(options.command, preexec_fn=_into(options.root), check=False).returncode
+    status = subprocess.run(options.command, check=False).returncode
     if options.report:
         options.report.write_text(json.dumps(driver.snapshot()))
     return 128 - status if status < 0 else status
-
-
-def _into(root: Path | None):  # type: ignore[no-untyped-def]
-    if root is None:
-        return None
-
-    def enter() -> None:
-        os.chroot(root)
-        os.chdir("/")
-
-    return enter
 
 
 if __name__ == "__main__":

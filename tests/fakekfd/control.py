@@ -1,7 +1,8 @@
 """The fake kernel's state over a unix socket: one JSON object a line, one answer a line.
 
 ``{}`` gives the snapshot. ``{"limit": {gpu_id: bytes}, "free_delay": seconds}`` sets what the kernel allows
-and how long a dead process's memory stays, then gives the snapshot.
+and how long a dead process's memory stays, ``{"forget": true}`` empties the log and begins the peaks anew;
+then the snapshot is given.
 """
 
 from __future__ import annotations
@@ -41,5 +42,7 @@ def _apply(driver: Driver, changes: dict[str, Any]) -> dict[str, Any]:
     with driver.lock:
         for gpu_id, limit in changes.get("limit", {}).items():
             driver.gpus[int(gpu_id)].limit = limit
+        if changes.get("forget"):
+            driver.forget()
         driver.free_delay = changes.get("free_delay", driver.free_delay)
         return driver.snapshot()

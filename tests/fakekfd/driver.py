@@ -186,6 +186,12 @@ class Driver:
         """Add to the log of what reached the kernel."""
         self.log.append({"what": what, **values})
 
+    def forget(self) -> None:
+        """Empty the log, and begin the peaks anew."""
+        self.log.clear()
+        for gpu in self.gpus.values():
+            gpu.peak, gpu.denied = gpu.used, 0
+
     def snapshot(self) -> dict[str, Any]:
         """Everything, as JSON values."""
         with self.lock:

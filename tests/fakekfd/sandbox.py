@@ -13,7 +13,8 @@ from tests.fakekfd.fuse import libc
 from tests.fakekfd.fuse_kfd import FakeKfd
 
 CLONE_NEWNS = 0x20000
-MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
+CHECKOUT = Path(__file__).parents[2]
 STAGE = Path("/run/fakekfd")  # a tmpfs in the namespace, on a directory that stays
 
 
@@ -61,9 +62,21 @@ def _show_module() -> None:
 
 
 def bring_into(root: Path) -> None:
-    """Show this namespace's /proc, /sys, /dev and /tmp in a chroot, too."""
-    for place in ("proc", "sys", "dev", "tmp"):
-        _mount(f"/{place}", root / place, None, MS_BIND | MS_REC)
+    """Show this namespace's kernel files, /run, /tmp and the checkout in a chroot, too, as in a container.
+
+    The chroot's own files stay as they are: what is written there goes to memory.
+    """
+    # What the agent mounts later, such as the hook's usage files, is to be seen there as well.
+    _mount("none", Path("/"), None, MS_SHARED | MS_REC)
+    layer = STAGE / "root"
+    for part in ("upper", "work"):
+        (layer / part).mkdir(parents=True)
+    options = f"lowerdir={root},upperdir={layer}/upper,workdir={layer}/work"
+    _mount("overlay", root, "overlay", data=options)
+    for place in map(Path, ("/proc", "/sys", "/dev", "/run", "/tmp", CHECKOUT)):
+        inside = root / place.relative_to("/")
+        inside.mkdir(parents=True, exist_ok=True)
+        _mount(str(place), inside, None, MS_BIND | MS_REC)
 
 
 def _write_devices(root: Path, minors: list[int]) -> None:

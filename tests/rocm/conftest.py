@@ -1,56 +1,22 @@
-"""Real ROCm on the fake KFD: the program, the ROCm releases to run it under, and nodes with an agent."""
+"""Real ROCm on the fake KFD: the releases to run it under, the programs, and nodes with an agent."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.fakekfd.fuse_kfd import usable
 
+from .machine import HOOK, MASK, SUPERVISED, Bare, Leased, Node, Release, Tier, running_node
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-CHROOT = ROOT / "tests/fakekfd/chroot"
 HEADER = Path("/usr/include/hip/hip_runtime_api.h")
-SECONDS = 60
-VRAM_FLAG = 1
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a program printed, line by line, and the fake kernel's state after its end."""
-
-    code: int
-    lines: list[str]
-    errors: str
-    state: dict[str, Any]
-
-    def logged(self, what: str) -> list[dict[str, Any]]:
-        """What reached the kernel, of one kind: alloc, svm, queue or mask."""
-        return [entry for entry in self.state["log"] if entry["what"] == what]
-
-    def vram(self, size: int) -> list[int]:
-        """The codes that the kernel gave to each allocation of *size* bytes of VRAM."""
-        return [e["code"] for e in self.logged("alloc") if e["flags"] & VRAM_FLAG and e["size"] == size]
-
-    def masks(self) -> dict[int, str]:
-        """The mask that each queue ended with; "" for none."""
-        found = {entry["queue_id"]: "" for entry in self.logged("queue")}
-        for entry in self.logged("mask"):
-            if entry["code"] == 0:
-                found[entry["queue_id"]] = entry["mask"]
-        return found
-
-
-Fake = Callable[..., Ran]
 
 
 def newer_rocm() -> Path | None:
@@ -68,58 +34,82 @@ def fake_kernel() -> None:
 
 
 @pytest.fixture(scope="session", params=["installed", "newer"])
-def release(request: pytest.FixtureRequest, fake_kernel: None) -> list[str]:
-    """Arguments of the fake that choose a ROCm release."""
+def release(request: pytest.FixtureRequest, fake_kernel: None) -> Release:
+    """Each of the releases."""
     if request.param == "installed":
         if shutil.which("rocminfo") is None:
             pytest.skip("needs the packages rocminfo and libamdhip64-5")
-        return []
+        return Release()
     root = newer_rocm()
     if root is None:
         pytest.skip("needs the newer ROCm's chroot, which make test-rocm makes")
-    return ["--root", str(root)]
+    return Release(str(root))
+
+
+@pytest.fixture
+def rocm(release: Release, tmp_path: Path) -> Bare:
+    """Each release without an agent."""
+    return Bare(release, tmp_path / "report.json")
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """program.c as an executable, which every user and the chroot can reach."""
-    if not HEADER.exists() or shutil.which("gcc") is None:
-        pytest.skip("needs gcc and the package libamdhip64-dev")
+def node_for(fake_kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tier], Node]]:
+    """The node to test a tier on, started when it is needed first; skips where there is no such tier."""
+    nodes: dict[str, Node] = {}
+    with ExitStack() as stack:
+
+        def node_for(tier: Tier) -> Node:
+            if reason := tier.unavailable():
+                pytest.skip(reason)
+            if tier.settings not in nodes:
+                directory = tmp_path_factory.mktemp("node")
+                nodes[tier.settings] = stack.enter_context(
+                    running_node(directory, tier.settings, str(newer_rocm() or ""))
+                )
+            return nodes[tier.settings]
+
+        yield node_for
+
+
+@pytest.fixture(params=[HOOK, SUPERVISED], ids=lambda tier: tier.name)
+def leased(request: pytest.FixtureRequest, release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+    """Each release in leases of each tier that refuses memory without dmem."""
+    return Leased(release, request.param, node_for(request.param))
+
+
+@pytest.fixture
+def hooked(release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+    """Each release in leases that the hook holds."""
+    return Leased(release, HOOK, node_for(HOOK))
+
+
+@pytest.fixture
+def supervised(release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+    """Each release in leases that the supervisor holds, with nothing loaded into the program."""
+    return Leased(release, SUPERVISED, node_for(SUPERVISED))
+
+
+@pytest.fixture
+def masked(release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+    """Each release in leases that nothing but the environment holds."""
+    return Leased(release, MASK, node_for(MASK))
+
+
+@pytest.fixture(scope="session")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that every user and the chroot can reach."""
     directory = tmp_path_factory.mktemp("hip")
     for above in (directory, *directory.parents[:3]):
         if above.is_relative_to("/tmp") and above != Path("/tmp"):
             above.chmod(0o755)
-    made = directory / "program"
+    return directory
+
+
+@pytest.fixture(scope="session")
+def program(public: Path) -> str:
+    """program.c as an executable."""
+    if not HEADER.exists() or shutil.which("gcc") is None:
+        pytest.skip("needs gcc and the package libamdhip64-dev")
+    made = public / "program"
     subprocess.run(["gcc", "-O1", "-o", made, HERE / "program.c", "-lamdhip64"], check=True)
-    yield str(made)
-
-
-@pytest.fixture
-def fake(tmp_path: Path, fake_kernel: None) -> Fake:
-    """Run a command on a machine of the fake's."""
-
-    def run(*command: str, options: list[str] | None = None, **environment: str) -> Ran:
-        report = tmp_path / "report.json"
-        words = [
-            sys.executable,
-            "-m",
-            "tests.fakekfd",
-            *(options or []),
-            "--report",
-            str(report),
-            "--",
-            *command,
-        ]
-        done = subprocess.run(
-            words,
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            text=True,
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert report.exists(), done.stderr
-        return Ran(done.returncode, done.stdout.splitlines(), done.stderr, json.loads(report.read_text()))
-
-    return run
+    return str(made)
