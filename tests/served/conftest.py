@@ -1,4 +1,4 @@
-"""A node of two GPUs whose device files are real ones, and the real agent there, with the gate.
+"""A node of two GPUs whose device files are real ones, and the real agent that serves it.
 
 A mount namespace of each test's own has them in /dev, and the machine's files in /sys/class. Render nodes
 have the numbers of a driver that is not there: the kernel looks at the file's rights first, so whoever is let
@@ -71,7 +71,7 @@ sys.stdin.read()
 
 
 @dataclass
-class GatedNode:
+class ServedNode:
     """One node, its agent, and its users."""
 
     directory: Path
@@ -95,10 +95,11 @@ class GatedNode:
     def modes(self) -> set[int]:
         return {node.stat().st_mode & 0o777 for node in self.nodes()}
 
-    def start(self, gate: str = "acl", on_leftover: str = "report") -> None:
+    def start(self, gate: str = "off", on_leftover: str = "report") -> None:
         """Start the agent with these settings, and wait until it is ready."""
         settings = self.directory / "nodeagent.toml"
-        settings.write_text(f'[devices]\ngate = "{gate}"\ngate_on_leftover = "{on_leftover}"\n')
+        devices = f'[devices]\ngate = "{gate}"\ngate_on_leftover = "{on_leftover}"\n'
+        settings.write_text(f"{devices}[watch]\nseconds = 0.5\n")
         words = ["--config", str(settings), "--socket", str(self.socket)]
         words += ["--state-dir", str(self.directory / "state")]
         log = (self.directory / "agent.log").open("ab")
@@ -145,6 +146,11 @@ class GatedNode:
 
     def release(self, uid: int, lease: dict[str, Any]) -> None:
         self._as(uid, "-m", "gpulease", "release", str(lease["id"]))
+
+    def cut(self, uid: int, path: Path) -> None:
+        """Let *uid* cut a file of its own short."""
+        inside = Path("/", path.relative_to(f"/proc/{self.init.pid}/root"))
+        self._as(uid, "-c", f"import os; os.truncate({str(inside)!r}, 1)")
 
     def keep_kfd_open(self, uid: int, by: str) -> int:
         """The pid of a process that keeps /dev/kfd *by* a ``descriptor``, or by a ``mapping`` alone."""
@@ -196,19 +202,22 @@ def _setpriv(uid: int) -> list[str]:
 
 
 @pytest.fixture
-def node() -> Iterator[GatedNode]:
+def node() -> Iterator[ServedNode]:
     """A node whose agent is not started yet; all is taken away after the test."""
     if os.geteuid() != 0:
         pytest.skip("device nodes, mount namespaces and other users need root")
     # Short, because a unix socket's path is; and open to the second users of the tests.
-    directory = Path(tempfile.mkdtemp(prefix="gate-"))
+    directory = Path(tempfile.mkdtemp(prefix="served-"))
     directory.chmod(0o755)
     with contextlib.ExitStack() as last:
         last.callback(shutil.rmtree, directory, ignore_errors=True)
         (directory / "dev").mkdir()
         shutil.copytree(Path(gpulease.__file__).parent, directory / "client" / "gpulease")
         machine.materialise(machine.find(MACHINE), directory / "machine")
-        (directory / "machine/sys/class/kfd/kfd/dev").write_text("1:5\n")
+        kfd = directory / "machine/sys/class/kfd/kfd"
+        (kfd / "dev").write_text("1:5\n")
+        for number in (kfd / "topology/nodes").iterdir():
+            (number / "gpu_id").write_text(f"{int(number.name) * 1000}\n")
         words = ["unshare", "--mount", "sh", "-c", NAMESPACE, "sh", str(directory)]
         init = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert init.stdout is not None
@@ -216,7 +225,7 @@ def node() -> Iterator[GatedNode]:
         last.callback(init.wait)
         last.callback(init.kill)
         assert init.stdout.readline() == "ready\n"
-        made = GatedNode(directory, init)
+        made = ServedNode(directory, init)
         last.callback(made.stop)
         yield made
         for keeper in made.keepers:
