@@ -139,9 +139,22 @@ class Privacy(_Section):
 class Release(_Section):
     """How a slice comes back."""
 
-    timeout_seconds: float = Field(default=30.0, gt=0, description="time for the proof, then quarantine")
+    timeout_seconds: float = Field(
+        default=30.0, gt=0, description="time for each step of proof, then quarantine"
+    )
     retry_seconds: float = Field(
         default=60.0, gt=0, description="time between two proofs of a quarantined slice"
+    )
+    interrupt_seconds: float = Field(
+        default=0.0, ge=0, description="time after SIGINT, which is sent before SIGTERM where this is not 0"
+    )
+    grace_seconds: float = Field(
+        default=5.0, ge=0, description="time after SIGTERM, before what still runs in the lease is killed"
+    )
+    leak_tolerance_bytes: int = Field(
+        default=256 << 20,
+        ge=0,
+        description="VRAM of a card that may be nobody's when a slice there is given back without dmem",
     )
 
 

@@ -13,7 +13,11 @@ from nodeagent.adapters.clock import SystemClock
 from nodeagent.adapters.closure import OutsideCgroups
 from nodeagent.adapters.display import lit_connector
 from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.drm import vram_used
+from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
+from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.adapters.sysfs import SysTree
@@ -33,11 +37,14 @@ from nodeagent.service.cgroup_effects import (
 )
 from nodeagent.service.closure import Closing
 from nodeagent.service.effects import Effect
+from nodeagent.service.farewell import Farewell, Grace
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Means
+from nodeagent.service.proof import KFD, VRAM, KfdEffect, KfdMeans, VramEffect, VramMeans
+from nodeagent.service.sampling import Sampler, Sources
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
 
@@ -77,8 +84,9 @@ def build_tiers(
     ledger: Ledger,
     survey: Survey,
     in_use: Callable[[int], bool],
+    scanner: Scanner,
 ) -> Tiers:
-    """The tiers of *node*, strongest first in what they offer."""
+    """The tiers of *node*, strongest first in what they offer, and what proves that a slice is back."""
     dmem = DmemController(tree) if tree else None
     hook = HookFiles(instance.removesuffix(".slice"))
     supervisor = Supervisor(
@@ -89,17 +97,25 @@ def build_tiers(
     kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
     lit = partial(lit_connector, node.tree)
     gate = Gate(ledger, clock, survey, tree, node.tree, config.state.directory, _gate_policy(config), lit)
-    effects = _effects(tree, dmem, kernel, clock, in_use)
+    farewell = Farewell(Grace(config.release.interrupt_seconds, config.release.grace_seconds))
+    effects = _effects(tree, dmem, kernel, clock, in_use, farewell)
+    sources, tolerance = figures(node), config.release.leak_tolerance_bytes
+    sampler = Sampler(ledger, clock, survey, tree, sources)
     effects |= {
+        KFD: KfdEffect(ledger, clock, tree, partial(sources.kfd, None)),
+        VRAM: VramEffect(sampler, partial(_vram_used, node.tree), clock, tolerance),
         HOOK: HookEffect(hook),
         SUPERVISED: SupervisedEffect(supervisor),
         GATE: GateEffect(gate, survey),
     }
+    # Undone from the last to the first: who died, then who might still enter, then the memory.
     means: tuple[Means, ...] = (
+        VramMeans(dmem, scanner.idle, clock, tolerance),
         KernelMeans(dmem, kernel),
         SupervisedMeans(supervisor),
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
+        KfdMeans(clock),
     )
     looks = {"gate": gate.look} | ({"kernel": kernel.look} if kernel else {})
     return Tiers(dmem, hook, supervisor, effects, means, looks)
@@ -140,17 +156,32 @@ def _effects(
     kernel: KernelTier | None,
     clock: SystemClock,
     in_use: Callable[[int], bool],
+    farewell: Farewell,
 ) -> dict[str, Effect]:
     effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, in_use)}
     if tree is not None:
         effects |= {
             CGROUP: CgroupEffect(tree, find_systemd(tree.mount)),
-            OCCUPANTS: OccupantsEffect(tree),
+            OCCUPANTS: OccupantsEffect(tree, farewell),
             ADOPTED: AdoptedEffect(tree, clock),
         }
         if dmem is not None:
             effects[DMEM] = DmemEffect(tree, dmem, kernel)
     return effects
+
+
+def figures(node: Node) -> Sources:
+    """Who uses what: from the node's own tree, so that a simulated one never shows the real one's."""
+    return Sources(
+        kfd=lambda pids: kfd_use(node.tree, pids),
+        drm=lambda pids: drm_clients(node.root / "proc", pids),
+        sdma_us=lambda pids: sdma_us(node.tree, pids),
+    )
+
+
+def _vram_used(tree: SysTree, pool: str) -> int | None:
+    used = vram_used(tree, pool)
+    return used if isinstance(used, int) else None
 
 
 def _gate_policy(config: settings.Config) -> GatePolicy:

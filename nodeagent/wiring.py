@@ -20,8 +20,6 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
-from nodeagent.adapters.fdinfo import drm_clients
-from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
@@ -48,11 +46,10 @@ from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
-from nodeagent.service.sampling import Sources
 from nodeagent.service.survey import Survey
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
-from nodeagent.tiers import Node, build_tiers
+from nodeagent.tiers import Node, build_tiers, figures
 
 LEDGER = "ledger.sqlite3"
 
@@ -124,7 +121,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     def in_use(pid: int) -> bool:
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
 
-    tiers = build_tiers(config, node, instance(state_dir), clock, tree, ledger, survey, in_use)
+    tiers = build_tiers(config, node, instance(state_dir), clock, tree, ledger, survey, in_use, scanner)
     journal = Journal(ledger, tiers.effects)
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
     planner = Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory)))
@@ -178,7 +175,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         changes,
         tree,
         tiers.dmem,
-        _sources(node),
+        figures(node),
         foreign,
         _watch_policy(config),
         [Upkeep(ledger, clock, locks, tiers.kept)],
@@ -249,15 +246,6 @@ def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
     tree = CgroupTree(mount, name)
     why = tree.writable()
     return (tree, None) if why is None else (None, f"{why}: leases are held by process")
-
-
-def _sources(node: Node) -> Sources:
-    """The watch's figures: from the node's own tree, so that a simulated one never shows the real one's."""
-    return Sources(
-        kfd=lambda pids: kfd_use(node.tree, pids),
-        drm=lambda pids: drm_clients(node.root / "proc", pids),
-        sdma_us=lambda pids: sdma_us(node.tree, pids),
-    )
 
 
 def _watch_policy(config: settings.Config) -> WatchPolicy:

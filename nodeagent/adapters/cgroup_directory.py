@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nodeagent.adapters.cgroup_sweep import child_names, sweep
+from nodeagent.adapters.cgroup_sweep import ask, child_names, sweep
 from nodeagent.adapters.systemcalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2, outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -101,6 +101,10 @@ class OpenCgroup:
                 EOPNOTSUPP="the cgroup is threaded, or below a threaded one",
                 EINVAL="a kernel thread, or one that may not be moved",
             ) from fault
+
+    def ask(self, number: int) -> None:
+        """Send the signal *number* to everything in it and below it, once. Waits for nobody."""
+        ask(self._descriptor, number)
 
     def kill(self) -> None:
         """SIGKILL everything in it and below it, forks included. Waits for nobody: see `populated`."""

@@ -49,12 +49,23 @@ def _kill_round(directory: int) -> bool:
         pids = _pids(at)
         found = found or bool(pids)
         for first in range(0, len(pids), _BATCH):
-            kill_members(at, pids[first : first + _BATCH])
+            signal_members(at, pids[first : first + _BATCH])
     return found
 
 
-def kill_members(directory: int, pids: list[int]) -> None:
-    """Signal those of *pids* that are members while their pidfd is held.
+def ask(directory: int, number: int) -> None:
+    """Send *number* once to everything in and below the cgroup of the descriptor *directory*.
+
+    What is forked meanwhile may miss it. The stopped are woken: they would not hear it else.
+    """
+    for at in _descend(directory):
+        pids = _pids(at)
+        for first in range(0, len(pids), _BATCH):
+            signal_members(at, pids[first : first + _BATCH], number, signal.SIGCONT)
+
+
+def signal_members(directory: int, pids: list[int], *numbers: int) -> None:
+    """Signal those of *pids* that are members while their pidfd is held; with SIGKILL unless told else.
 
     Listed again after the pidfd was opened: a pid that went to a stranger in between is then not listed,
     and a pidfd of an older process of a listed pid reaches nobody.
@@ -68,7 +79,8 @@ def kill_members(directory: int, pids: list[int]) -> None:
         members = set(_pids(directory))
         for pid, pidfd in held.items():
             if pid in members:
-                send_signal(pidfd, signal.SIGKILL)
+                for number in numbers or (signal.SIGKILL,):
+                    send_signal(pidfd, number)
     finally:
         for pidfd in held.values():
             os.close(pidfd)

@@ -37,6 +37,10 @@ class Scanner:
     def generation(self) -> int | None:
         return generation(self._tree)
 
+    def idle(self, pool: str) -> int | None:
+        """What the pool used when nobody worked on it, bytes; None where it was never seen so."""
+        return self._idle.get(pool)
+
     def scan(self, busy: frozenset[str]) -> Inventory:
         """Scan now; *busy* are the pools that some lease holds bytes of."""
 

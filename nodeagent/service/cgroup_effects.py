@@ -14,6 +14,7 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Memory
 from nodeagent.service.effects import Arguments, Evidence, Pending
+from nodeagent.service.farewell import Farewell, Grace
 
 CGROUP, DMEM, OCCUPANTS, PROCESS, ADOPTED = "cgroup", "dmem", "occupants", "process", "adopted"
 
@@ -79,10 +80,11 @@ class CgroupEffect:
 
 
 class OccupantsEffect:
-    """Those who run in the lease's cgroup: killed and seen gone before anything else is undone."""
+    """Those who run in the lease's cgroup: asked to end, killed, seen gone before anything else is undone."""
 
-    def __init__(self, tree: CgroupTree) -> None:
+    def __init__(self, tree: CgroupTree, farewell: Farewell | None = None) -> None:
         self._tree = tree
+        self._farewell = farewell or Farewell(Grace())
 
     def apply(self, arguments: Arguments) -> Evidence:
         return found(self._tree, arguments)
@@ -96,12 +98,19 @@ class OccupantsEffect:
             return {"populated": "nobody could enter yet"}
         try:
             with self._tree.open(ref) as cgroup:
-                if not cgroup.populated():
-                    return {"populated": False}
-                cgroup.kill()
+                populated, asked = cgroup.populated(), None
+                if populated:
+                    asked = self._farewell.bid(cgroup)
+                    if asked is None:
+                        cgroup.kill()
                 left = cgroup.procs()
         except FileNotFoundError:
+            populated = False
+        if not populated:
+            self._farewell.forget(ref)
             return {"populated": False}
+        if asked is not None:
+            return Pending(f"{ref.path}: {asked}", patient=True)
         return Pending(f"{ref.path}: processes {', '.join(map(str, left[:8])) or 'exiting'} are not gone yet")
 
 

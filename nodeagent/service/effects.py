@@ -27,9 +27,15 @@ PAUSE_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An undo that is not proved yet: *why* says what is still in the way."""
+    """An undo that is not proved yet: *why* says what is still in the way.
+
+    *patient*: it waits on purpose, and is not to be given up. *devices*: those whose slices are in doubt,
+    where the others are not.
+    """
 
     why: str
+    patient: bool = False
+    devices: frozenset[str] | None = None
 
 
 class Effect(Protocol):
@@ -80,10 +86,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
-    """How far a walk back came; without *pending* it is the proof that nothing is left."""
+    """How far a walk back came; without *pending*, at entry *at*, it is the proof that nothing is left."""
 
     done: tuple[Done, ...]
-    pending: Pending | None
+    pending: Pending | None = None
+    at: int | None = None
 
 
 class Journal:
@@ -116,9 +123,9 @@ class Journal:
                 continue
             outcome = self._undo_one(record, deadline)
             if isinstance(outcome, Pending):
-                return Undoing(tuple(done), outcome)
+                return Undoing(tuple(done), outcome, record.id)
             done.append(Done(record, EffectState.UNDONE, {**(record.evidence or {}), **outcome}))
-        return Undoing(tuple(done), None)
+        return Undoing(tuple(done))
 
     def told(self, lease_id: int) -> Told | None:
         """What the lease's programs say of themselves, where one of its effects hears them."""

@@ -44,6 +44,10 @@ class Owners:
     def of_all(self, pids: Iterable[int]) -> dict[int, Identity]:
         return {pid: identity for pid in pids if (identity := self.of(pid))}
 
+    def of_zombie(self, pid: int) -> Owner:
+        """Whose *pid* was, if it has ended and its parent took no note yet: so long it has its cgroup."""
+        return self._by_cgroup(pid)
+
     def _by_cgroup(self, pid: int) -> Owner:
         path = self.tree.cgroup_of(pid) if self.tree and self.refs else None
         leases = {ref.path: lease for lease, ref in self.refs.items()}

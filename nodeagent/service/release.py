@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import structlog
 
@@ -13,7 +14,7 @@ from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import ENDED, Lease, LeaseState, SliceState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
-from nodeagent.service.effects import Journal, Undoing, record
+from nodeagent.service.effects import Journal, Pending, Undoing, record
 from nodeagent.service.locks import LeaseLocks
 
 log = structlog.get_logger()
@@ -22,6 +23,15 @@ CLEANERS = 8
 # How long a cleaner stays with one lease before the others have their turn: one user's leases that are not
 # proved clean must not hold up everybody's.
 TURN_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The journal's entry *at* is not undone yet; at *deadline*, in monotonic seconds, it is given up."""
+
+    at: int | None
+    deadline: float
+
 
 _Work = Callable[[int], bool]  # whether the lease needs another turn
 
@@ -49,7 +59,7 @@ class Releaser:
         self._away = away
         self._guard = threading.Lock()
         self._running: dict[int, Future[None]] = {}
-        self._until: dict[int, float] = {}  # by lease: when its proof is given up, in monotonic seconds
+        self._steps: dict[int, _Step] = {}  # by lease: what its proof waits for
         self._closed = False
         self._pool = ThreadPoolExecutor(CLEANERS, thread_name_prefix="cleaner")
 
@@ -121,13 +131,19 @@ class Releaser:
         lease = self._ledger.lease(lease_id)
         if lease is None or lease.state is not LeaseState.RELEASING:
             return False
-        left = self._until.setdefault(lease_id, time.monotonic() + self._timeout) - time.monotonic()
-        walk = self._journal.undo(lease_id, min(TURN_SECONDS, left))
-        if walk.pending is not None and left > TURN_SECONDS:
+        walk = self._journal.undo(lease_id, min(TURN_SECONDS, self._timeout))
+        if walk.pending is not None and not self._given_up(lease_id, walk.at, walk.pending):
             return True
         self._settle(lease, walk)
-        del self._until[lease_id]
+        self._steps.pop(lease_id, None)
         return False
+
+    def _given_up(self, lease_id: int, at: int | None, pending: Pending) -> bool:
+        """Whether a step of the proof has had its time. Each has its own: memory goes after its process."""
+        now, step = time.monotonic(), self._steps.get(lease_id)
+        if step is None or step.at != at or pending.patient:
+            step = self._steps[lease_id] = _Step(at, now + self._timeout - TURN_SECONDS)
+        return not pending.patient and now >= step.deadline
 
     def _settle(self, lease: Lease, walk: Undoing) -> None:
         """Free what is proved clean, quarantine the rest."""
@@ -160,15 +176,18 @@ class Releaser:
         return False
 
     def _unclean(self, lease: Lease, walk: Undoing) -> dict[int, str]:
-        """By slice, why it is not proved clean. A pending effect puts all slices of the lease in doubt."""
+        """By slice, why it is not proved clean. A pending effect puts all in doubt, unless it says which."""
         held = [one for one in lease.slices if one.state is not SliceState.FREE]
-        if walk.pending is not None:
-            return {one.id: walk.pending.why for one in held}
-        return {
+        unclean = {
             one.id: f"device {one.placed.device} is away; its slice waits until that is back"
             for one in held
             if self._away(one.placed.device)
         }
+        pending = walk.pending
+        if pending is not None:
+            doubt = [one for one in held if pending.devices is None or one.placed.device in pending.devices]
+            unclean |= {one.id: pending.why for one in doubt}
+        return unclean
 
 
 def _unforeseen(fault: Exception) -> Exception | None:

@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, nest_below
 from nodeagent.adapters.cgroup_directory import open_beneath
-from nodeagent.adapters.cgroup_sweep import kill_members, sweep
+from nodeagent.adapters.cgroup_sweep import signal_members, sweep
 from nodeagent.domain.errors import OutsideFault
 
 cgroup2 = pytest.mark.cgroup2
@@ -205,7 +205,7 @@ def test_the_sweep_kills_in_a_frozen_cgroup_and_thaws_it(plain, monkeypatch):
         frozen.append((directory / "cgroup.freeze").read_text())
         (directory / "cgroup.procs").write_text("")
 
-    monkeypatch.setattr("nodeagent.adapters.cgroup_sweep.kill_members", kill)
+    monkeypatch.setattr("nodeagent.adapters.cgroup_sweep.signal_members", kill)
     with plain.tree.open(plain.tree.resolve("/sweep")) as cgroup:
         sweep(cgroup.fileno())
     assert frozen == ["1"]
@@ -217,7 +217,7 @@ def test_a_pid_that_left_since_it_was_listed_is_not_signalled(tree: CgroupTree, 
     """A listed pid that now is somebody else's, outside the cgroup, is left alone."""
     outsider, _ = children.connect()
     with tree.open(tree.create(7)) as cgroup:
-        kill_members(cgroup.fileno(), [outsider])
+        signal_members(cgroup.fileno(), [outsider])
     assert children.answers(outsider)
 
 

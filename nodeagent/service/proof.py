@@ -1,0 +1,181 @@
+"""The proof that a slice's memory is back: KFD has let go of who died, and VRAM is used by known users alone.
+
+A dead process's KFD entry goes before its memory (kfd_process.c: the release worker removes sysfs first, then
+frees buffers), so both are waited for. Where dmem counts the lease's VRAM, that proves the second better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.processes import start_time_of
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.guarantee import Hold
+from nodeagent.domain.watch import KfdUse
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
+from nodeagent.service.means import Setting
+from nodeagent.service.orders import Tier
+from nodeagent.service.owners import owners
+from nodeagent.service.sampling import Sampler
+
+KFD, VRAM = "kfd", "vram"
+
+
+class KfdMeans:
+    """Plans that release waits until KFD has no process of the lease."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def tier(self) -> Tier:
+        return Tier("kfd", True, "a slice is given back when KFD has let go of those who died with it")
+
+    def promise(self, setting: Setting) -> Hold:
+        return Hold()
+
+    def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
+        devices = [setting.inventory.device(one.device) for one in setting.placed]
+        gpus = {str(one.gpu_id): one.key for one in devices if one is not None and one.gpu_id}
+        return (
+            [Planned(KFD, {"lease": lease_id, "gpus": gpus, "boot_id": self._clock.boot_id})] if gpus else []
+        )
+
+
+class KfdEffect:
+    """Nothing to apply; its undo is the wait for KFD's release worker.
+
+    Who lives is another effect's to wait for. An ended process of which nobody can tell any more whose it was
+    counts as the lease's if it has something on the lease's GPUs.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        tree: CgroupTree | None,
+        kfd: Callable[[], Iterable[KfdUse]],
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._tree = tree
+        self._kfd = kfd
+
+    def apply(self, arguments: Arguments) -> Evidence:
+        return {}
+
+    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
+        return {}
+
+    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+        if arguments["boot_id"] != self._clock.boot_id:
+            return {"processes": "ended with the boot before"}
+        gpus: Mapping[str, str] = arguments["gpus"]
+        ended = [one for one in self._kfd() if str(one.gpu_id) in gpus and start_time_of(one.pid) is None]
+        if not ended:
+            return {"processes": 0}
+        whose = owners(self._ledger, self._tree, self._clock)
+        left = [one for one in ended if whose.of_zombie(one.pid) in (None, arguments["lease"])]
+        if not left:
+            return {"processes": 0}
+        said = ", ".join(f"{one.pid} ({one.vram_bytes} bytes, {len(one.queues)} queues)" for one in left[:8])
+        devices = frozenset(gpus[str(one.gpu_id)] for one in left)
+        return Pending(f"KFD has not let go of ended processes: {said}", devices=devices)
+
+
+class VramMeans:
+    """Plans the proof by the cards' own counters, for the pools that no limit of the lease's counts.
+
+    *idle* gives a pool's use when nobody worked on it, in bytes; None where it was never seen so.
+    """
+
+    def __init__(
+        self, dmem: DmemController | None, idle: Callable[[str], int | None], clock: Clock, tolerance: int
+    ) -> None:
+        self._dmem = dmem
+        self._idle = idle
+        self._clock = clock
+        self._tolerance = tolerance
+
+    def tier(self) -> Tier:
+        return Tier(
+            "vram", True, f"without dmem, VRAM is back when at most {self._tolerance} bytes are nobody's"
+        )
+
+    def promise(self, setting: Setting) -> Hold:
+        return Hold()
+
+    def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
+        counted = self._counted() if setting.cgroup is not None and not setting.adopted else frozenset()
+        pools: dict[str, dict[str, Any]] = {}
+        for one in setting.placed:
+            pool = setting.inventory.pool(one.pool)
+            if pool is not None and pool.region not in counted:
+                told = pools.setdefault(pool.key, {"idle_bytes": self._idle(pool.key), "devices": []})
+                told["devices"].append(one.device)
+        arguments = {"lease": lease_id, "pools": pools, "boot_id": self._clock.boot_id}
+        return [Planned(VRAM, arguments)] if pools else []
+
+    def _counted(self) -> frozenset[str]:
+        if self._dmem is None or self._dmem.unavailable() is not None:
+            return frozenset()
+        return frozenset(self._dmem.capacity())
+
+
+class VramEffect:
+    """Nothing to apply; its undo is the proof: used, less idle, less what others are known to use, is little.
+
+    Page tables and what a driver keeps beside buffers are in no process's figures: *tolerance*, bytes, is
+    for them.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        used: Callable[[str], int | None],
+        clock: Clock,
+        tolerance: int,
+    ) -> None:
+        self._sampler = sampler
+        self._used = used
+        self._clock = clock
+        self._tolerance = tolerance
+
+    def apply(self, arguments: Arguments) -> Evidence:
+        return {}
+
+    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
+        return {}
+
+    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+        if arguments["boot_id"] != self._clock.boot_id:
+            return {"vram": "of the boot before"}
+        pools: Mapping[str, Any] = arguments["pools"]
+        used = {pool: self._used(pool) for pool in pools}
+        over = {
+            pool: used_bytes - told["idle_bytes"]
+            for pool, told in pools.items()
+            if (used_bytes := used[pool]) is not None and told["idle_bytes"] is not None
+        }
+        if any(size > self._tolerance for size in over.values()):
+            others = self._others(int(arguments["lease"]))
+            over = {pool: size - others.get(pool, 0) for pool, size in over.items()}
+        unexplained = {pool: size for pool, size in over.items() if size > self._tolerance}
+        if unexplained:
+            said = ", ".join(f"{size} bytes on {pool}" for pool, size in sorted(unexplained.items()))
+            devices = frozenset(device for pool in unexplained for device in pools[pool]["devices"])
+            return Pending(f"VRAM is used by nobody that is known: {said}", devices=devices)
+        return {"vram": {pool: over.get(pool, "the driver does not tell") for pool in pools}}
+
+    def _others(self, lease: int) -> dict[str, int]:
+        """What processes that are not the lease's use, by pool, bytes."""
+        look, sums = self._sampler.look(), dict[str, int]()
+        for owner, by_device in look.by_owner.items():
+            for key, size in by_device.items():
+                device = look.inventory.device(key)
+                if device is not None and owner != lease:
+                    sums[device.pool] = sums.get(device.pool, 0) + size
+        return sums
