@@ -1,22 +1,22 @@
 """The hook's two files of each lease: limits that only root writes, and usage that only the holder does.
 
-They are separate because nobody may change a limit. Usage files lie on a small file system of their own, so
-that a holder who makes one grow fills nothing else (threat 13).
+They are separate because nobody may change a limit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import os
 import platform
 import shutil
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nodeagent.adapters.hook_format import HookDevice, limits_bytes
+from nodeagent.adapters.hook_format import HookDevice, limits_bytes, usage_path
+from nodeagent.adapters.hook_space import UsageSpace, make_own
 from nodeagent.adapters.hook_usage import Usage, UsageFile
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
@@ -25,11 +25,8 @@ from nodeagent.domain.errors import OutsideFault
 ROOT = Path("/run/nodeagent/hook")
 LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 
-_USAGE_MIB = 128  # 4 KiB and 4 KiB a device for each lease: hundreds of leases of whole nodes
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _LIMITS_MODE = 0o444
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HookFiles:
@@ -40,8 +37,9 @@ class HookFiles:
         self._public: Path | None = None
         self._root = root
         self._limits = root / stem
-        self._mount = root / "usage"
-        self._usage = self._mount / stem
+        self._stem = stem
+        self._space = UsageSpace(root / "usage")
+        self._placing = threading.Lock()  # two users at a time would be given the same empty file system
 
     def unavailable(self) -> str | None:
         """Why no process can be hooked here, or None. Makes the directories: less proves nothing."""
@@ -81,8 +79,8 @@ class HookFiles:
         Returns the path of the limits. Raises OutsideFault naming the path.
         """
         self._open_directories()
-        usage = self._usage_file(lease_id, uid, len(devices))
-        with _named(usage.path):
+        with self._placing, _named(self._root):
+            usage = UsageFile(self._place(lease_id, uid), lease_id, uid, len(devices))
             usage.keep()
         path = self.limits_path(lease_id)
         with _named(path):
@@ -93,8 +91,9 @@ class HookFiles:
 
     def verify(self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool) -> None:
         """Read both files back. Raises OutsideFault where one is not as `prepare` leaves it."""
-        path, usage = self.limits_path(lease_id), self._usage_file(lease_id, uid, len(devices))
+        path = self.limits_path(lease_id)
         with _named(path):
+            usage = UsageFile(self._place(lease_id, uid), lease_id, uid, len(devices))
             wanted = limits_bytes(lease_id, devices, str(usage.path), strict=strict)
             if path.read_bytes() != wanted:
                 raise OutsideFault(path, "reads otherwise than it was written")
@@ -109,15 +108,22 @@ class HookFiles:
 
         Raises OutsideFault where the file was tampered with so that it cannot be read.
         """
-        file = self._usage_file(lease_id, 0, devices)
-        with _named(file.path):
-            return file.read()
+        with _named(self.limits_path(lease_id)):
+            return UsageFile(self.usage_path(lease_id), lease_id, 0, devices).read()
+
+    def usage_path(self, lease_id: int) -> Path:
+        """As the limits say. Raises OSError where there are none, OutsideFault where they are damaged."""
+        path = self.limits_path(lease_id)
+        try:
+            return Path(usage_path(path.read_bytes()))
+        except ValueError as fault:
+            raise OutsideFault(path, f"is no limits file: {fault}") from None
 
     def remove(self, lease_id: int) -> None:
         """Take both files away; gone already is success."""
         path = self.limits_path(lease_id)
         with _named(path):
-            for gone in (path, self._usage / f"{lease_id:d}"):
+            for gone in (path, *self._space.files(self._name(lease_id))):
                 gone.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 path.parent.rmdir()
@@ -126,19 +132,20 @@ class HookFiles:
         """Take the directories and the mount away, as far as nothing of any lease or agent is in them."""
         with contextlib.suppress(OSError):
             self._limits.rmdir()
+        self._space.leave()
         with contextlib.suppress(OSError):
-            self._usage.rmdir()
-        with contextlib.suppress(OSError):
-            if self._mount.is_mount() and not any(self._mount.iterdir()):
-                _umount(self._mount)
-            self._mount.rmdir()
             if not {entry.name for entry in self._root.iterdir()} - {"lib"}:  # no lease of any agent needs it
                 shutil.rmtree(self._root / "lib", ignore_errors=True)
                 self._root.rmdir()
                 self._root.parent.rmdir()
 
-    def _usage_file(self, lease_id: int, uid: int, devices: int) -> UsageFile:
-        return UsageFile(self._usage / f"{lease_id:d}", lease_id, uid, devices)
+    def _place(self, lease_id: int, uid: int) -> Path:
+        """Where the usage file is, or shall be."""
+        there = self._space.files(self._name(lease_id))
+        return there[0] if there else self._space.directory_of(uid) / self._name(lease_id)
+
+    def _name(self, lease_id: int) -> str:
+        return f"{self._stem}-{lease_id:d}"
 
     def _why_not_built(self) -> str:
         """As the build left it beside the library that is missing."""
@@ -158,13 +165,9 @@ class HookFiles:
 
     def _open_directories(self) -> None:
         with _named(self._root):
-            for directory in (self._root.parent, self._root, self._limits, self._mount):
-                directory.mkdir(mode=0o711, exist_ok=True)
-                _check_own(directory)
-            if not self._mount.is_mount():
-                _mount_tmpfs(self._mount)
-            self._usage.mkdir(mode=0o711, exist_ok=True)
-            self._usage.chmod(0o711)
+            for directory in (self._root.parent, self._root, self._limits):
+                make_own(directory)
+            self._space.prepare()
 
 
 @contextlib.contextmanager
@@ -177,27 +180,6 @@ def _named(path: Path) -> Iterator[None]:
         raise outside_fault(
             fault.filename or path, fault, ENOSPC="no space: usage files were made to grow"
         ) from fault
-
-
-def _check_own(directory: Path) -> None:
-    status = directory.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
-        raise OutsideFault(directory, "must be a directory of root's that nobody else can write")
-
-
-def _mount_tmpfs(directory: Path) -> None:
-    options = f"mode=0711,size={_USAGE_MIB}m,nr_inodes=8192"
-    if _libc.mount(
-        b"gpulease", os.fsencode(directory), b"tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, options.encode()
-    ):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(directory))
-
-
-def _umount(directory: Path) -> None:
-    if _libc.umount2(os.fsencode(directory), 0):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(directory))
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:

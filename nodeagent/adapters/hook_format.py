@@ -70,6 +70,17 @@ def limits_bytes(lease_id: int, devices: Sequence[HookDevice], usage_path: str, 
     return head + body
 
 
+def usage_path(limits: bytes) -> str:
+    """The path of the usage file that a ``limits`` file names. Raises ValueError where it is none."""
+    try:
+        magic, *_, path = _LIMITS.unpack_from(limits)
+    except struct.error:
+        raise ValueError("it is cut short") from None
+    if magic != b"GPULIMIT":
+        raise ValueError("it begins otherwise")
+    return str(path.rstrip(b"\0").decode())
+
+
 def usage_bytes(lease_id: int, devices: int) -> bytes:
     """An empty ``usage`` file."""
     head = _USAGE.pack(b"GPUUSAGE", VERSION, devices, SLOTS, 0, lease_id)

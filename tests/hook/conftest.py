@@ -115,7 +115,7 @@ class Node:
 
     @property
     def usage(self) -> Path:
-        return self.directory / "hook/usage/gpulease" / str(LEASE)
+        return self.files.usage_path(LEASE)
 
     def lease(self, *limits: int, strict: bool = True, uid: int = 0, cus: Any = (), unit: int = 1) -> None:
         """Make lease 7's files with these bytes by device, known to all programs by the fixed file."""
@@ -211,7 +211,8 @@ def running() -> Iterator[Node]:
     finally:
         with contextlib.ExitStack() as last:  # each of these, whatever a failed test left
             last.callback(shutil.rmtree, directory, ignore_errors=True)
-            last.callback(subprocess.run, ["umount", "-l", str(directory / "hook/usage")], check=False)
+            for space in (directory / "hook/usage").glob("*"):
+                last.callback(subprocess.run, ["umount", "-l", str(space)], check=False)
             last.callback(kernel.close)
             last.callback(init.stdout.close)
             last.callback(init.wait)

@@ -20,6 +20,7 @@ from nodeagent.adapters.hook_format import (
     usage_bytes,
     usage_size,
 )
+from nodeagent.adapters.hook_space import READY
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.hook import build
@@ -57,18 +58,61 @@ def test_the_files_are_roots_and_the_holders(node: Node) -> None:
         assert (directory.stat().st_uid, stat.S_IMODE(directory.stat().st_mode)) == (0, 0o711)
 
 
-def test_usage_files_lie_on_a_small_file_system_of_their_own(node: Node) -> None:
-    """It is bounded, nosuid, nodev and noexec; another agent object finds it again (threat 13)."""
-    HookFiles("gpulease", root=node.directory / "hook", library=node.library).prepare(
-        9, 0, [ONE], strict=True
-    )
-    mount = node.directory / "hook/usage"
+def mounts_below(directory: Path) -> list[list[str]]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    mine = [line for line in lines if line.split()[4] == str(mount)]
-    assert len(mine) == 1
-    assert {"nosuid", "nodev", "noexec"} <= set(mine[0].split()[5].split(","))
-    assert os.statvfs(mount).f_blocks * os.statvfs(mount).f_frsize <= 256 * MIB
+    return [words for line in lines if (words := line.split())[4].startswith(f"{directory}/")]
+
+
+def test_usage_files_lie_on_small_file_systems_of_their_own(node: Node) -> None:
+    """They are bounded, nosuid, nodev and noexec; another agent object finds them again (threat 13)."""
+    again = HookFiles("gpulease", root=node.directory / "hook", library=node.library)
+    again.prepare(9, 0, [ONE], strict=True)
+    spaces = mounts_below(node.directory / "hook/usage")
+    assert len(spaces) == READY
+    for words in spaces:
+        assert {"nosuid", "nodev", "noexec"} <= set(words[5].split(","))
+        assert os.statvfs(words[4]).f_blocks * os.statvfs(words[4]).f_frsize <= 16 * MIB
     node.files.remove(9)
+
+
+def test_each_user_has_a_file_system_for_itself(node: Node) -> None:
+    """Leases of one uid lie together, those of others elsewhere; there are more when more users come."""
+    users = [USER + number for number in range(READY + 2)]
+    leases = {100 * turn + uid: uid for turn in (1, 2) for uid in users}
+    for lease, uid in leases.items():
+        node.files.prepare(lease, uid, [ONE], strict=True)
+    places = {lease: node.files.usage_path(lease).parent for lease in leases}
+    assert len(set(places.values())) == len(users)
+    assert all(places[100 + uid] == places[200 + uid] for uid in users)
+    for lease in leases:
+        node.files.remove(lease)
+    node.files.leave()
+    assert mounts_below(node.directory / "hook/usage") == []
+
+
+@pytest.mark.root
+@pytest.mark.way_out(
+    "filling the file system of the usage files, also after the lease's end",
+    tier="hook",
+    outcome="each user has one for itself: others' leases are granted",
+)
+def test_a_file_that_grows_without_a_name_stops_nobody_else(node: Node) -> None:
+    """Who keeps its usage file open beyond its lease fills a file system, and nobody else's."""
+    node.lease(10 * MIB, uid=USER)
+    program = node.start(user=USER)
+    program(f"kept.append(os.open({str(node.usage)!r}, os.O_RDWR))")
+    full = node.usage.parent
+    node.files.remove(LEASE)
+    assert program("fill(kept[0])") == "ENOSPC"
+    node.files.prepare(8, USER + 1, [ONE], strict=True)
+    assert node.files.usage_path(8).parent != full
+    with pytest.raises(OutsideFault, match="were made to grow"):
+        node.files.prepare(9, USER, [ONE], strict=True)
+    program.close()
+    node.files.prepare(9, USER + 2, [ONE], strict=True)
+    assert node.files.usage_path(9).parent == full
+    for lease in (8, 9):
+        node.files.remove(lease)
 
 
 def mend(node: Node, *, uid: int = 0) -> None:
@@ -128,10 +172,10 @@ def test_missing_and_changed_files_are_made_again(node: Node) -> None:
 
 
 def test_a_full_file_system_stops_nobody_who_is_in(node: Node) -> None:
-    """Space for a lease's counts is set aside at first: a neighbour who fills the rest takes none of it."""
-    node.lease(10 * MIB)
+    """Space for a lease's counts is set aside at first: another lease of that user takes none of it."""
+    node.lease(10 * MIB, uid=USER)
     node.files.prepare(8, USER, [ONE], strict=True)
-    greedy = node.usage.with_name("8")
+    greedy = node.files.usage_path(8)
     try:
         with greedy.open("r+b") as file, pytest.raises(OSError, match="No space left"):
             while True:

@@ -129,8 +129,7 @@ def test_what_programs_tell_is_heard_and_a_spoiled_file_is_not(house: House, fil
     lease = house.grant(cus=8)
     assert house.agent.told(without) is None
     assert house.agent.told(lease) == Told((0,), 0)
-    usage = files.limits_path(lease.id).parents[2] / "usage/gpulease_test" / str(lease.id)
-    os.truncate(usage, 1)
+    os.truncate(files.usage_path(lease.id), 1)
     assert house.agent.told(lease) is None
     assert house.agent.told(house.release(lease)) is None
 

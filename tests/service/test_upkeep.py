@@ -33,7 +33,7 @@ class Kept:
         return watch_of(self.house, further=[self.upkeep])[0]
 
     def usage(self, lease: Lease) -> Path:
-        return self.files.limits_path(lease.id).parents[2] / "usage/gpulease_test" / str(lease.id)
+        return self.files.usage_path(lease.id)
 
 
 @pytest.fixture
@@ -81,12 +81,12 @@ def test_who_spoils_again_and_again_fills_no_log(kept: Kept) -> None:
 def test_an_ended_lease_gets_nothing_back(kept: Kept) -> None:
     """A lease that ends while it is looked at leaves no file behind."""
     lease = kept.house.grant(cus=8)
-    look = kept.watch()._sampler.look()
+    look, usage = kept.watch()._sampler.look(), kept.usage(lease)
     assert [one.id for one in look.active] == [lease.id]
     kept.house.release(lease)
     kept.upkeep.note(look)
     assert not kept.files.limits_path(lease.id).exists()
-    assert not kept.usage(lease).exists()
+    assert not usage.exists()
 
 
 def test_what_cannot_be_put_back_keeps_no_other_from_it(kept: Kept) -> None:

@@ -1,0 +1,110 @@
+"""Where usage files lie: small file systems, each one user's at a time.
+
+A holder may make its own file grow, and keep it open when the lease has ended and its name is gone. So nobody
+else's may lie on the same file system: its holder would decide whether others get a lease (threat 13).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+from pathlib import Path
+
+from nodeagent.domain.errors import OutsideFault
+
+# Mounted before anybody comes: a mount that is made later is not seen in mount namespaces that exist by then.
+READY = 8
+MOST = 128  # users beyond that share: somebody with countless uids must not make countless mounts
+_MIB = 16  # 4 KiB and 4 KiB a device for each lease: two hundred leases of whole nodes
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class UsageSpace:
+    """The file systems *root*/0, *root*/1 and so on, shared by all instances of the agent. Raises OSError.
+
+    A file of root's in each, ``.UID``, says whose it is: for as long as anything else is in it, named or not.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def prepare(self) -> None:
+        """Make and mount those that shall be there; again is harmless."""
+        make_own(self._root)
+        for number in range(READY):
+            self._mounted(number)
+
+    def directory_of(self, uid: int) -> Path:
+        """Where a file of *uid*'s goes: into its own, else into one that is nobody's any more."""
+        spaces = self._spaces()
+        for space in spaces:
+            if (space / f".{uid:d}").exists():
+                return space
+        free = next(filter(_is_free, spaces), None)
+        if free is None and len(spaces) >= MOST:
+            return spaces[uid % len(spaces)]
+        space = free or self._mounted(len(spaces))
+        for former in space.iterdir():
+            former.unlink()
+        (space / f".{uid:d}").touch(mode=0o600)
+        return space
+
+    def files(self, name: str) -> list[Path]:
+        """The files of that name: one, unless a crash left another."""
+        return [path for space in self._spaces() if os.path.lexists(path := space / name)]
+
+    def leave(self) -> None:
+        """Take away what nobody uses, the root too if that is all."""
+        for space in self._spaces():
+            with contextlib.suppress(OSError):
+                if space.is_mount() and _is_free(space):
+                    _umount(space)
+                space.rmdir()
+        with contextlib.suppress(OSError):
+            self._root.rmdir()
+
+    def _spaces(self) -> list[Path]:
+        with contextlib.suppress(FileNotFoundError):
+            found = [entry for entry in self._root.iterdir() if entry.name.isdecimal()]
+            return sorted(found, key=lambda entry: int(entry.name))
+        return []
+
+    def _mounted(self, number: int) -> Path:
+        space = self._root / str(number)
+        make_own(space)
+        if not space.is_mount():
+            _mount_tmpfs(space)
+        return space
+
+
+def make_own(directory: Path) -> None:
+    """Make *directory* unless it is there. Raises OutsideFault where others could put things into it."""
+    directory.mkdir(mode=0o711, exist_ok=True)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
+        raise OutsideFault(directory, "must be a directory of root's that nobody else can write")
+
+
+def _is_free(space: Path) -> bool:
+    """Whether there is no usage file in it: one without a name that is still open counts as well."""
+    told = os.statvfs(space)
+    mark = [entry for entry in space.iterdir() if entry.name.startswith(".")]
+    return told.f_files - told.f_ffree == 1 + len(mark)  # its root directory, and these
+
+
+def _mount_tmpfs(directory: Path) -> None:
+    options = f"mode=0711,size={_MIB}m,nr_inodes=2048"
+    if _libc.mount(
+        b"gpulease", os.fsencode(directory), b"tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, options.encode()
+    ):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(directory))
+
+
+def _umount(directory: Path) -> None:
+    if _libc.umount2(os.fsencode(directory), 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(directory))
