@@ -168,7 +168,7 @@ class VramEffect:
             said = ", ".join(f"{size} bytes on {pool}" for pool, size in sorted(unexplained.items()))
             devices = frozenset(device for pool in unexplained for device in pools[pool]["devices"])
             return Pending(f"VRAM is used by nobody that is known: {said}", devices=devices)
-        return {"vram": {pool: over.get(pool, "the driver does not tell") for pool in pools}}
+        return {"vram": {pool: over.get(pool, _unknown(used[pool])) for pool in pools}}
 
     def _others(self, lease: int) -> dict[str, int]:
         """What processes that are not the lease's use, by pool, bytes."""
@@ -179,3 +179,7 @@ class VramEffect:
                 if device is not None and owner != lease:
                     sums[device.pool] = sums.get(device.pool, 0) + size
         return sums
+
+
+def _unknown(used: int | None) -> str:
+    return "the driver does not tell" if used is None else "the card was never seen idle"

@@ -46,7 +46,7 @@ class ScriptedEffect:
     """One change in a world outside the agent. *script* says what each part does instead, call by call.
 
     A script's items: an exception to raise before the act, ``"after"`` with `DeathError` to die after it,
-    a text for `Pending`. A script that has run out lets everything succeed.
+    a `Pending` or its text. A script that has run out lets everything succeed.
     """
 
     world: set[int] = field(default_factory=set)  # the leases for which the change is made
@@ -66,13 +66,15 @@ class ScriptedEffect:
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         why = self._step("undo", lambda: self.world.discard(int(arguments["lease"])))
-        return Pending(why) if why else {"gone": True}
+        if why is None:
+            return {"gone": True}
+        return why if isinstance(why, Pending) else Pending(why)
 
-    def _step(self, part: str, act: Callable[[], None]) -> str | None:
+    def _step(self, part: str, act: Callable[[], None]) -> Pending | str | None:
         self.calls[part] += 1
         left = self.script.get(part, [])
         step = left.pop(0) if left else None
-        if isinstance(step, str) and step != "after":
+        if isinstance(step, Pending) or (isinstance(step, str) and step != "after"):
             return step
         if isinstance(step, BaseException):
             raise step
