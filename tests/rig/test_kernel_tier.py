@@ -125,6 +125,7 @@ def test_nothing_is_charged_once_everything_was_killed(rig, wired: Wired, eventu
         ("#!/bin/sh\necho no such device\nexit 1\n", "no allocation could be tried: no such device"),
         (PROBE.replace('"$3"', "20000000"), "were allocated under a limit of"),
     ],
+    ids=["no charge", "no device", "no refusal"],
 )
 def test_a_kernel_that_only_has_the_files_has_no_tier(rig, tmp_path: Path, probe: str, why: str) -> None:
     """What is not charged, cannot be tried, or goes over its limit is not offered as held."""
