@@ -21,8 +21,11 @@ run: ## an agent in the foreground to try things on (MACHINE=mi300x-cpx for anot
 test: setup userlands ## every test that this machine can run, then what was left out and why
 	@.ci/test
 
-test-long: setup userlands ## the slow tests too, and long property runs
+test-long: setup userlands ## the slow tests too, long property runs, every tier and kernel, the mutants (hours)
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
+	@$(MAKE) test-rocm TESTS='-m "slow or not slow"'
+	@tests/rig/every-kernel
+	@$(MAKE) mutants
 
 userlands:
 	@tests/hook/userlands >/dev/null || echo "the hook's tests beside other C libraries are left out"
@@ -36,8 +39,8 @@ test-rig: rig ## the tests that need that kernel, and tests/node on an agent ins
 
 test-rocm: setup ## real ROCm on a fake kernel driver, under leases; the acceptance suite on that node
 	@tests/fakekfd/chroot >/dev/null || echo "the newer ROCm is left out"
-	@.ci/test tests/rocm
-	@tests/fakekfd/node_suite
+	@.ci/test tests/rocm $(TESTS)
+	@tests/fakekfd/node_suite $(TESTS)
 
 mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
 	$(BIN)/python tests/mutants/run.py --write

@@ -106,7 +106,7 @@ else
     heading "An agent on this node's ${NODEAGENT_FAKE:+fake }GPUs"
     even="--cu 25% --vram 20%" exact="--cu 25% --shape exact --vram 10%"
 fi
-printf '$ %s\n' "nodeagent serve $simulate --socket $GPULEASE_SOCKET --state-dir $dir/state"
+printf '$ %s\n' "nodeagent serve${simulate:+ $simulate} --socket $GPULEASE_SOCKET --state-dir $dir/state"
 # shellcheck disable=SC2086 # none or two words on purpose
 nodeagent serve $simulate --socket "$GPULEASE_SOCKET" --state-dir "$dir/state" >"$dir/agent.log" 2>&1 &
 agent=$!

@@ -1,36 +1,50 @@
 """Starts commands under gpulease-supervisor: one process a launch, which outlives the agent.
 
 It needs no socket that somebody could reach: the agent starts it, and tells it all in a file that only the
-two of them hold (threat 23).
+two of them hold (threat 23). What the caller offers is taken by the child that becomes the command: a file of
+a user's own file system may stall whoever closes it, so the agent never holds one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import select
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes
 from nodeagent.adapters.inheritance import Inherited
 from nodeagent.adapters.systemcalls import outside_fault
-from nodeagent.domain.errors import NotAllowed, OutsideFault
+from nodeagent.domain.errors import AgentError, InvalidField, NotAllowed, OutsideFault
 
 BINARY = Path(__file__).parent.parent / "hook" / "gpulease-supervisor"
 KFD, DRI = Path("/dev/kfd"), Path("/dev/dri")
 KFD_PROCESSES = Path("/sys/class/kfd/kfd/proc")
 
 _LONGEST_START_SECONDS = 4.0  # the start is answered by a request, which holds its thread for five at most
+_REFUSALS = {
+    "peer": "the process that asked has ended, or runs a privileged program: launch from an ordinary one",
+    "seals": "the command must lie in a memory file that is sealed against every change",
+    "size": "the command and its environment are over 6 MiB",
+    "timeout": "the command did not start in time: its program, its directory or one of its descriptors "
+    "lies on a file system that does not answer",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptors:
-    """What a command gets, as descriptors of this process; *report* gets ``exited STATUS`` at its end."""
+class Offered:
+    """Numbers of descriptors of the caller's own: the command's words, what it gets, where its end is told.
 
+    *command* is a memory file, sealed against every change, of NUL-ended words: how many the command has, the
+    command's, then its environment's. *report* is a pipe's writing end that gets ``exited STATUS``.
+    """
+
+    command: int
     stdin: int
     stdout: int
     stderr: int
@@ -40,15 +54,18 @@ class Descriptors:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One command of a lease. *cgroup* (the lease's) and *home* (the supervisor's) are open directories."""
+    """One command of a lease, for one of the user *uid*'s processes.
+
+    *cgroup* (the lease's) and *home* (the supervisor's) are open directories.
+    """
 
     lease: int
     devices: tuple[HookDevice, ...]
     cgroup: int
     home: int | None
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    descriptors: Descriptors
+    peer: int  # the caller's pidfd
+    peer_pid: int
+    offered: Offered
     uid: int
     gid: int
     groups: tuple[int, ...]
@@ -102,7 +119,10 @@ class Supervisor:
 
         Raises:
             CommandFailed: there is no such command, or the user may not execute it.
-            OutsideFault: something before it failed; nothing of the command ran.
+            InvalidField: the command or the report is not what `Offered` says.
+            NotAllowed: the caller has no such descriptor, has ended or is privileged, the command is not
+                sealed, or something of the caller's does not answer.
+            OutsideFault: something else failed; nothing of the command ran.
         """
         with contextlib.ExitStack() as stack:
             reading, writing = os.pipe()
@@ -112,12 +132,9 @@ class Supervisor:
             )
             words = _words(launch, [*self._node(), ("limits", limits), ("answer", writing)])
             request = stack.enter_context(_memory_file(b"request", words))
-            given = launch.descriptors
-            passed = {
-                *(given.stdin, given.stdout, given.stderr, given.cwd, given.report),
-                *(launch.cgroup, limits, request, writing),
-                *([] if launch.home is None else [launch.home]),
-            }
+            passed = {launch.peer, launch.cgroup, limits, request, writing}
+            if launch.home is not None:
+                passed.add(launch.home)
             try:
                 # It forks and ends at once: the one that stays is not the agent's child.
                 subprocess.run(
@@ -134,23 +151,37 @@ class Supervisor:
                 raise OutsideFault(self._binary, f"cannot be started: {fault}") from fault
             finally:
                 os.close(writing)
-            return self._started(_read_line(reading), launch.argv[0])
+            return self._started(_read_line(reading))
 
     def _node(self) -> list[tuple[str, object]]:
         files = [path for path in self._dri.glob("renderD*") if not path.is_char_device()]
         renders = [("render", f"{path.name.removeprefix('renderD')}:{path}") for path in files]
         return [("kfd", self._kfd), ("kfd_processes", self._kfd_processes), *renders]
 
-    def _started(self, answer: str, command: str) -> int:
-        match answer.split():
+    def _started(self, answer: str) -> int:
+        match answer.split(" ", 4):
             case ["started", pid]:
                 return int(pid)
-            case ["failed", "exec", number]:
-                raise CommandFailed(command, int(number))
-            case ["failed", step, number]:
-                fault = OSError(int(number), os.strerror(int(number)))
-                raise outside_fault(f"{self._binary.name}: {step}", fault)
+            case ["failed", step, number, detail, *word]:
+                raise self._fault(step, int(number), int(detail), *word)
         raise OutsideFault(self._binary, "ended before it had started the command; the log has its words")
+
+    def _fault(self, step: str, number: int, detail: int, word: str = "") -> AgentError:
+        """What a step of the supervisor's says of the caller, or of this machine."""
+        match step:
+            case "exec":
+                return CommandFailed(word, number)
+            case "descriptor" if number == errno.EBADF:
+                return NotAllowed(f"the peer has no descriptor {detail}")
+            case "descriptor":
+                return NotAllowed(f"descriptor {detail} of the peer cannot be taken: {os.strerror(number)}")
+            case "words":
+                return InvalidField("descriptors.command", "is not a count and as many NUL-ended words")
+            case "report":
+                return InvalidField("descriptors.report", "is not a pipe that somebody reads")
+        if step in _REFUSALS:
+            return NotAllowed(_REFUSALS[step])
+        return outside_fault(f"{self._binary.name}: {step}", OSError(number, os.strerror(number)))
 
     def _probe(self) -> str | None:
         try:
@@ -163,13 +194,16 @@ class Supervisor:
 
 
 def _words(launch: Launch, node: Sequence[tuple[str, object]]) -> bytes:
-    """The request as nodeagent/hook/supervisor_request.c reads it. Raises NotAllowed for a word with NUL."""
-    given, inherited = launch.descriptors, launch.inherited
+    """The request as nodeagent/hook/supervisor_request.c reads it."""
+    given, inherited = launch.offered, launch.inherited
     settings: list[tuple[str, object]] = [
         ("lease", launch.lease),
         *node,
         ("cgroup", launch.cgroup),
         ("home", -1 if launch.home is None else launch.home),
+        ("peer", launch.peer),
+        ("peer_pid", launch.peer_pid),
+        ("command", given.command),
         ("stdin", given.stdin),
         ("stdout", given.stdout),
         ("stderr", given.stderr),
@@ -184,15 +218,9 @@ def _words(launch: Launch, node: Sequence[tuple[str, object]]) -> bytes:
         ("no_new_privileges", int(inherited.no_new_privileges)),
         ("ignored", f"{inherited.ignored_signals:x}"),
         ("cpus", _mask(inherited.cpus).hex()),
-        ("argc", len(launch.argv)),
         *(("rlimit", f"{which}:{soft}:{hard}") for which, (soft, hard) in inherited.limits.items()),
     ]
-    words = [f"{name}={value}" for name, value in settings]
-    environment = [f"{name}={value}" for name, value in launch.environment.items()]
-    everything = [*words, "", *launch.argv, *environment]
-    if any("\0" in word for word in everything):
-        raise NotAllowed("a word of the command or its environment holds NUL")
-    return b"".join(os.fsencode(word) + b"\0" for word in everything)
+    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in settings)
 
 
 def _mask(cpus: frozenset[int]) -> bytes:

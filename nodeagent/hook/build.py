@@ -50,7 +50,8 @@ TARGETS = (
         "gpulease-supervisor",
         (
             *("supervisor.c", "supervisor_request.c", "supervisor_filter.c", "supervisor_launch.c"),
-            *("supervisor_notify.c", "supervisor_account.c", "supervisor_proc.c", "cumask.c"),
+            *("supervisor_take.c", "supervisor_notify.c", "supervisor_account.c", "supervisor_proc.c"),
+            "cumask.c",
         ),
         ("-D_FORTIFY_SOURCE=2", "-fPIE", "-pie", "-Wl,-z,now,-z,relro,-z,noexecstack"),
     ),

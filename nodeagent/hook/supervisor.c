@@ -20,7 +20,7 @@
 
 static void tell(int descriptor, const char *format, ...)
 {
-	char line[128];
+	char line[512];
 	va_list values;
 	int length;
 
@@ -70,13 +70,13 @@ static void settle(int home)
  * Answer until the command has ended and no descendant of it is left to notify. When the caller's end of the report
  * goes away first, its wrapper was killed: the command is asked to end, as it would be under `gpulease run` otherwise.
  */
-static void serve(struct supervised *lease, pid_t pid, int pidfd, int report)
+static void serve(struct supervised *lease, const struct launched *command)
 {
 	enum { LISTENER = 1, COMMAND = 2, REPORT = 4 };
 	const struct { int descriptor; struct epoll_event event; } waited[] = {
 		{ lease->listener, { EPOLLIN, { .u32 = LISTENER } } },
-		{ pidfd, { EPOLLIN, { .u32 = COMMAND } } },
-		{ report, { 0, { .u32 = REPORT } } },		/* errors come unasked */
+		{ command->pidfd, { EPOLLIN, { .u32 = COMMAND } } },
+		{ command->report, { 0, { .u32 = REPORT } } },	/* errors come unasked */
 	};
 	const int wait = epoll_create1(EPOLL_CLOEXEC);
 	unsigned int open = LISTENER | COMMAND;
@@ -101,16 +101,16 @@ static void serve(struct supervised *lease, pid_t pid, int pidfd, int report)
 			open &= ~LISTENER;
 			break;
 		case COMMAND:
-			waitpid(pid, &status, 0);
-			epoll_ctl(wait, EPOLL_CTL_DEL, pidfd, NULL);
+			waitpid(command->pid, &status, 0);
+			epoll_ctl(wait, EPOLL_CTL_DEL, command->pidfd, NULL);
 			open &= ~COMMAND;
-			tell(report, "exited %d\n", status);
-			epoll_ctl(wait, EPOLL_CTL_DEL, report, NULL);	/* others may keep it open */
-			close(report);
+			tell(command->report, "exited %d\n", status);	/* never blocks: take_report() */
+			epoll_ctl(wait, EPOLL_CTL_DEL, command->report, NULL);	/* others may keep it open */
+			close(command->report);
 			break;
 		case REPORT:
-			epoll_ctl(wait, EPOLL_CTL_DEL, report, NULL);
-			syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0);
+			epoll_ctl(wait, EPOLL_CTL_DEL, command->report, NULL);
+			syscall(SYS_pidfd_send_signal, command->pidfd, SIGTERM, NULL, 0);
 			break;
 		}
 	}
@@ -120,8 +120,9 @@ static int run(int descriptor)
 {
 	static struct request request;
 	static struct supervised lease;
-	const char *wrong = request_read(descriptor, &request), *step;
-	int pidfd;
+	static struct told told;
+	struct launched command;
+	const char *wrong = request_read(descriptor, &request);
 	pid_t pid;
 
 	if (!wrong)
@@ -135,7 +136,7 @@ static int run(int descriptor)
 		wrong = "the kernel's notifications are larger than this supervisor knows";
 	if (wrong) {
 		fprintf(stderr, "gpulease-supervisor: %s\n", wrong);
-		tell(request.answer, "failed request %d\n", EINVAL);
+		tell(request.answer, "failed request %d 0 -\n", EINVAL);
 		return 1;
 	}
 	lease.kfd_processes = request.kfd_processes;
@@ -145,20 +146,16 @@ static int run(int descriptor)
 	if (pid)
 		return pid < 0;
 	settle(request.home);
-	pid = launch(&request, &lease.listener, &pidfd, &step);
-	if (pid < 0) {
-		tell(request.answer, "failed %s %d\n", step, -pid);
+	if (!launch(&request, &command, &told)) {
+		tell(request.answer, "failed %s %d %d %s\n", told.step, told.number, told.detail, told.word);
 		return 1;
 	}
-	tell(request.answer, "started %d\n", pid);
-	/* The caller's files must see their end when the command's do. */
+	lease.listener = command.listener;
+	tell(request.answer, "started %d\n", command.pid);
 	close(request.answer);
-	close(request.in);
-	close(request.out);
-	close(request.err);
-	close(request.cwd);
 	close(request.cgroup);
-	serve(&lease, pid, pidfd, request.report);
+	close(request.peer);
+	serve(&lease, &command);
 	return 0;
 }
 

@@ -43,9 +43,14 @@ struct request {
 	int limits;			/* descriptors: the lease's limits, */
 	int cgroup;			/* its cgroup's directory, */
 	int home;			/* the supervisor's own cgroup's directory, or -1, */
-	int in, out, err, cwd;		/* what the command gets, */
-	int report;			/* where its end is told, */
-	int answer;			/* and where its start is */
+	int answer;			/* where the command's start is told, */
+	int peer;			/* and the caller's pidfd */
+	pid_t peer_pid;
+	struct {
+		int command;		/* the caller's own numbers: a sealed memory file with the command's words, */
+		int standard[3], cwd;	/* what the command gets, */
+		int report;		/* and the pipe where its end is told */
+	} offered;
 	uid_t uid;
 	gid_t gid;
 	size_t group_count;
@@ -58,21 +63,39 @@ struct request {
 	struct { bool set; struct rlimit value; } limit[RLIM_NLIMITS];
 	const unsigned char *cpus;	/* affinity as bytes of a mask, or NULL */
 	size_t cpu_bytes;
-	size_t argc, envc;
-	char **argv, **envp;
 	struct stand_in render[MAX_STAND_INS];
 	size_t renders;
+};
+
+/* What the child that becomes the command tells its parent. */
+struct told {
+	int number;			/* errno; 0: it is ready */
+	int detail;			/* the descriptor's number, where it is about one */
+	int listener, report;		/* the child's descriptors, where it is ready */
+	char step[24], word[200];	/* what failed, of which command */
 };
 
 /* supervisor_request.c: read and check what the agent wrote; a text that says what is wrong, or NULL */
 const char *request_read(int descriptor, struct request *request);
 const char *limits_read(int descriptor, uint64_t lease, struct limits *limits);
+bool read_all(int descriptor, void *to, size_t size);
 
 /* supervisor_filter.c: the listener's descriptor, or -errno */
 int filter_install(void);
 
-/* supervisor_launch.c: start the command; returns its pid, or -errno with `step` saying where it failed */
-pid_t launch(const struct request *request, int *listener, int *pidfd, const char **step);
+/* supervisor_take.c: in the child, what the caller offers; false with `told` saying why not */
+struct taken {
+	int cwd, report;
+	char **argv, **envp;
+};
+bool take(const struct request *request, struct taken *taken, struct told *told);
+
+/* supervisor_launch.c: start the command; false with `told` saying why not */
+struct launched {
+	pid_t pid;
+	int pidfd, listener, report;
+};
+bool launch(const struct request *request, struct launched *launched, struct told *told);
 
 /* supervisor_notify.c: answer one notification; false once there is nobody left to notify */
 struct supervised {

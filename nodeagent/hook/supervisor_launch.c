@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Start the command: enter the lease's cgroup, take the caller's limits, install the filter, become the caller,
- * and only then run its code. Everything before execve is ours, so nobody can have been there first.
+ * Start the command: enter the lease's cgroup, take the caller's descriptors and limits, install the filter, become
+ * the caller, and only then run its code. Everything before execve is ours, so nobody can have been there first.
+ * Whatever the caller's files can stall, they stall in the child; the parent gives up on it in time.
  */
 #include "supervisor.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,13 +20,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-struct failure {
-	int number;			/* errno; 0: the listener is ready, its descriptor in `listener` */
-	int listener;
-	char step[24];
-};
+#define LONGEST_START_MS 3000		/* the agent waits four seconds */
+#define LONGEST_END_MS 500
 
 static int write_to(int directory, const char *name, const char *text)
 {
@@ -37,16 +37,6 @@ static int write_to(int directory, const char *name, const char *text)
 	written = write(file, text, (size_t)length);
 	close(file);
 	return written == length ? 0 : -1;
-}
-
-static int take_standard(const struct request *request)
-{
-	const int given[] = { request->in, request->out, request->err };
-
-	for (int to = 0; to < 3; to++)
-		if (dup2(given[to], to) < 0)	/* given ones are above 2: main() saw to that */
-			return -1;
-	return 0;
 }
 
 static int take_limits(const struct request *request)
@@ -81,104 +71,132 @@ static int become(const struct request *request)
 	return request->no_new_privileges ? prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) : 0;
 }
 
-__attribute__((noreturn)) static void fail(int channel, const char *step)
+__attribute__((noreturn)) static void fail(int channel, struct told *told, const char *step)
 {
-	struct failure failure = { .number = errno ? errno : EIO };
+	if (step) {
+		told->number = errno ? errno : EIO;
+		snprintf(told->step, sizeof(told->step), "%s", step);
+	}
+	_exit(write(channel, told, sizeof(*told)) < 0 ? 126 : 125);
+}
 
-	snprintf(failure.step, sizeof(failure.step), "%s", step);
-	if (write(channel, &failure, sizeof(failure)) < 0)
-		_exit(126);
-	_exit(125);
+/* As 3 and 4, which are gone with execve. Nothing of the agent's or the supervisor's goes to the user's code. */
+static int keep_only(int cwd, int channel)
+{
+	if ((cwd != 3 && dup3(cwd, 3, O_CLOEXEC) != 3) || dup3(channel, 4, O_CLOEXEC) != 4)
+		return -1;
+	return (int)syscall(SYS_close_range, 5, ~0U, 0);
 }
 
 /* Never returns: the command, or a failure that says where. */
 __attribute__((noreturn)) static void child(const struct request *request, int channel)
 {
-	struct failure ready = { 0 };
+	static struct told told;
+	struct taken taken = { 0 };
 	char go;
 
-	channel = fcntl(channel, F_DUPFD_CLOEXEC, 4);
+	channel = fcntl(channel, F_DUPFD_CLOEXEC, 5);
 	if (channel < 0)
 		_exit(125);
 	if (setsid() < 0)
-		fail(channel, "session");
+		fail(channel, &told, "session");
 	if (write_to(request->cgroup, "cgroup.procs", "0"))
-		fail(channel, "cgroup");
-	if (take_standard(request))
-		fail(channel, "descriptors");
-	if (dup2(request->cwd, 3) != 3)
-		fail(channel, "descriptors");
-	/* Nothing of the agent's or the supervisor's goes to the user's code; 3 is its directory for now. */
-	if ((channel > 4 && syscall(SYS_close_range, 4, channel - 1, 0)) ||
-	    syscall(SYS_close_range, channel + 1, ~0U, 0))
-		fail(channel, "descriptors");
+		fail(channel, &told, "cgroup");
+	if (!take(request, &taken, &told))
+		fail(channel, &told, NULL);
 	if (take_limits(request))
-		fail(channel, "limits");
+		fail(channel, &told, "limits");
 	take_signals(request->ignored);
 	umask(request->mask);
-	ready.listener = filter_install();
-	if (ready.listener < 0) {
-		errno = -ready.listener;
-		fail(channel, "filter");
+	told.listener = filter_install();
+	told.report = taken.report;
+	if (told.listener < 0) {
+		errno = -told.listener;
+		fail(channel, &told, "filter");
 	}
-	if (write(channel, &ready, sizeof(ready)) != sizeof(ready) || read(channel, &go, 1) != 1)
+	if (write(channel, &told, sizeof(told)) != sizeof(told) || read(channel, &go, 1) != 1)
 		_exit(125);		/* the supervisor is gone: nobody would answer */
-	close(ready.listener);
+	if (keep_only(taken.cwd, channel))
+		fail(channel, &told, "descriptors");
+	channel = 4;
 	if (become(request))
-		fail(channel, "identity");
+		fail(channel, &told, "identity");
 	if (fchdir(3))			/* with the user's rights */
-		fail(channel, "cwd");
-	close(3);
-	environ = request->envp;
-	execvp(request->argv[0], request->argv);	/* by the user's own PATH, with the user's own rights */
-	fail(channel, "exec");
+		fail(channel, &told, "cwd");
+	environ = taken.envp;
+	execvp(taken.argv[0], taken.argv);	/* by the user's own PATH, with the user's own rights */
+	fail(channel, &told, "exec");
 }
 
-static pid_t stop(pid_t pid, int channel, int pidfd, int number)
+static int64_t milliseconds(void)
 {
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Kill it, and wait for it as long as one may wait for what hangs on a file system of the user's. */
+static bool stop(pid_t pid, int channel, int pidfd)
+{
+	struct pollfd ended = { .fd = pidfd, .events = POLLIN };
+
 	close(channel);
 	syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
-	waitpid(pid, NULL, 0);
+	poll(&ended, 1, LONGEST_END_MS);
+	waitpid(pid, NULL, WNOHANG);
 	close(pidfd);
-	return -number;
+	return false;
 }
 
-pid_t launch(const struct request *request, int *listener, int *pidfd, const char **step)
+static bool failed(struct told *told, const char *step, int number)
 {
-	static struct failure told;
+	snprintf(told->step, sizeof(told->step), "%s", step);
+	told->number = number;
+	return false;
+}
+
+/* True: the child's message, or with `ended` its end of the channel closed, which execve does. */
+static bool receive(int channel, struct told *told, int64_t deadline, bool *ended)
+{
+	struct pollfd ready = { .fd = channel, .events = POLLIN };
+	const int64_t left = deadline - milliseconds();
+	ssize_t got;
+
+	if (poll(&ready, 1, left > 0 ? (int)left : 0) != 1)
+		return failed(told, "timeout", ETIMEDOUT);
+	got = read(channel, told, sizeof(*told));
+	*ended = !got;
+	return !got || got == sizeof(*told) || failed(told, "child", EIO);
+}
+
+bool launch(const struct request *request, struct launched *launched, struct told *told)
+{
+	const int64_t deadline = milliseconds() + LONGEST_START_MS;
 	int channel[2];
+	bool ended;
 	pid_t pid;
 
-	*step = "fork";
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel))
-		return -errno;
+		return failed(told, "fork", errno);
 	pid = fork();
 	if (pid < 0)
-		return -errno;
+		return failed(told, "fork", errno);
 	if (!pid)
 		child(request, channel[1]);
 	close(channel[1]);
-	*pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	*step = told.step;
-	if (read(channel[0], &told, sizeof(told)) != sizeof(told))
-		return stop(pid, channel[0], *pidfd, EIO);
-	if (told.number)
-		return stop(pid, channel[0], *pidfd, told.number);
-	*step = "listener";
-	*listener = (int)syscall(SYS_pidfd_getfd, *pidfd, told.listener, 0);
-	if (*listener < 0)
-		return stop(pid, channel[0], *pidfd, errno);
-	*step = told.step;
-	/* execve closes the channel: its end means success, a message why not. */
-	if (write(channel[0], "!", 1) != 1)
-		return stop(pid, channel[0], *pidfd, EIO);
-	switch (read(channel[0], &told, sizeof(told))) {
-	case 0:
-		close(channel[0]);
-		return pid;
-	case sizeof(told):
-		return stop(pid, channel[0], *pidfd, told.number);
-	default:
-		return stop(pid, channel[0], *pidfd, EIO);
+	launched->pid = pid;
+	launched->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	if (!receive(channel[0], told, deadline, &ended) || told->number)
+		return stop(pid, channel[0], launched->pidfd);
+	launched->listener = ended ? -1 : (int)syscall(SYS_pidfd_getfd, launched->pidfd, told->listener, 0);
+	launched->report = ended ? -1 : (int)syscall(SYS_pidfd_getfd, launched->pidfd, told->report, 0);
+	if (launched->listener < 0 || launched->report < 0 || write(channel[0], "!", 1) != 1) {
+		failed(told, "listener", ended ? EIO : errno);
+		return stop(pid, channel[0], launched->pidfd);
 	}
+	if (!receive(channel[0], told, deadline, &ended) || !ended)
+		return stop(pid, channel[0], launched->pidfd);
+	close(channel[0]);
+	return true;
 }

@@ -247,6 +247,22 @@ static int set_mask(struct supervised *lease, const struct seccomp_notif *call, 
 	return memcmp(wanted, granted, bytes) ? write_caller(lease, call, asked.mask, granted, bytes) : 0;
 }
 
+/* What the thread's descriptor leads to, without asking its file system: one of the user's own may not answer. */
+static bool look_at(pid_t thread, int descriptor, struct stat *status)
+{
+	struct statx known;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", thread, descriptor);
+	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &known))
+		return false;
+	status->st_mode = known.stx_mode;
+	status->st_ino = known.stx_ino;
+	status->st_dev = makedev(known.stx_dev_major, known.stx_dev_minor);
+	status->st_rdev = makedev(known.stx_rdev_major, known.stx_rdev_minor);
+	return true;
+}
+
 static bool same_file(const struct file_identity *file, const struct stat *status)
 {
 	if (!file->known)
@@ -273,13 +289,11 @@ static int decide(struct supervised *lease, const struct seccomp_notif *call)
 	const pid_t process = proc_process_of((pid_t)call->pid);
 	struct stat status;
 	uint32_t node;
-	char path[64];
 
 	account_returned((pid_t)call->pid);
-	snprintf(path, sizeof(path), "/proc/%u/fd/%d", call->pid, (int)call->data.args[0]);
 	if (!process)
 		return ESRCH;
-	if (stat(path, &status))
+	if (!look_at((pid_t)call->pid, (int)call->data.args[0], &status))
 		return errno == ENOENT ? EBADF : errno;
 	if (same_file(&lease->kfd, &status)) {
 		switch (number) {

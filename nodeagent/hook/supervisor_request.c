@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The request: NUL-ended words in a file that only the agent can write. `key=value` words up to an empty
- * one, then the command's, as many as `argc` says, then its environment's. nodeagent/adapters/supervisor.py writes it.
+ * The request: NUL-ended words `key=value` in a file that only the agent can write: nodeagent/adapters/supervisor.py.
  */
 #include "supervisor.h"
 
@@ -12,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_BYTES (8u << 20)		/* a command's words and environment: ARG_MAX's own bound is 6 MiB */
+#define MOST_BYTES (1u << 20)
 
-static bool read_all(int descriptor, void *to, size_t size)
+bool read_all(int descriptor, void *to, size_t size)
 {
 	for (size_t done = 0; done < size;) {
 		const ssize_t got = pread(descriptor, (char *)to + done, size - done, (off_t)done);
@@ -24,18 +23,6 @@ static bool read_all(int descriptor, void *to, size_t size)
 		done += (size_t)got;
 	}
 	return true;
-}
-
-/* `count` words from `*at` on, fewer where the file ends, as a vector. */
-static char **vector(char **at, const char *limit, size_t count)
-{
-	char **words = calloc(count + 1, sizeof(*words));
-
-	for (size_t i = 0; words && i < count && *at < limit; i++) {
-		words[i] = *at;
-		*at += strlen(*at) + 1;
-	}
-	return words;
 }
 
 static bool take_groups(struct request *request, const char *value)
@@ -83,8 +70,10 @@ static bool take_word(struct request *request, const char *word)
 {
 	const struct { const char *name; int *number; } numbers[] = {
 		{ "limits", &request->limits }, { "cgroup", &request->cgroup }, { "home", &request->home },
-		{ "stdin", &request->in }, { "stdout", &request->out }, { "stderr", &request->err },
-		{ "cwd", &request->cwd }, { "report", &request->report }, { "answer", &request->answer },
+		{ "answer", &request->answer }, { "peer", &request->peer }, { "peer_pid", &request->peer_pid },
+		{ "command", &request->offered.command }, { "stdin", &request->offered.standard[0] },
+		{ "stdout", &request->offered.standard[1] }, { "stderr", &request->offered.standard[2] },
+		{ "cwd", &request->offered.cwd }, { "report", &request->offered.report },
 		{ "nice", &request->nice },
 	};
 	const struct { const char *name; const char **text; } texts[] = {
@@ -103,8 +92,6 @@ static bool take_word(struct request *request, const char *word)
 			return (*texts[i].text = value) != NULL;
 	if (IS("lease"))
 		return sscanf(value, "%lu", &request->lease) == 1;
-	if (IS("argc"))
-		return sscanf(value, "%zu", &request->argc) == 1 && request->argc < MOST_BYTES / 2;
 	if (IS("uid"))
 		return sscanf(value, "%u", &request->uid) == 1;
 	if (IS("gid"))
@@ -137,8 +124,9 @@ const char *request_read(int descriptor, struct request *request)
 	char *text, *at;
 	const char *limit;
 
-	*request = (struct request){ .home = -1, .limits = -1, .cgroup = -1, .in = -1, .out = -1, .err = -1,
-				     .cwd = -1, .report = -1, .answer = -1, .uid = (uid_t)-1, .gid = (gid_t)-1 };
+	*request = (struct request){ .home = -1, .limits = -1, .cgroup = -1, .answer = -1, .peer = -1,
+				     .uid = (uid_t)-1, .gid = (gid_t)-1 };
+	request->offered.command = request->offered.cwd = request->offered.report = -1;
 	if (fstat(descriptor, &status) || status.st_size <= 0 || (size_t)status.st_size > MOST_BYTES)
 		return "the request is empty or too large";
 	text = malloc((size_t)status.st_size);
@@ -147,21 +135,12 @@ const char *request_read(int descriptor, struct request *request)
 	limit = text + status.st_size;
 	if (limit[-1])
 		return "the request is cut off";
-	for (at = text; at < limit && *at; at += strlen(at) + 1)
+	for (at = text; at < limit; at += strlen(at) + 1)
 		if (!take_word(request, at))
 			return "the request holds a word that is not known: agent and supervisor differ in version";
-	if (at >= limit)
-		return "the request names no command";
-	at++;
-	request->argv = vector(&at, limit, request->argc);
-	for (const char *end = at; end < limit; end += strlen(end) + 1)
-		request->envc++;
-	request->envp = vector(&at, limit, request->envc);
-	if (!request->argc || !request->argv || !request->envp || !request->argv[request->argc - 1])
-		return "the request names no command";
-	if (request->limits < 0 || request->cgroup < 0 || request->in < 0 || request->out < 0 || request->err < 0 ||
-	    request->cwd < 0 || request->report < 0 || !request->kfd || !request->kfd_processes ||
-	    request->uid == (uid_t)-1 || request->gid == (gid_t)-1)
+	if (request->limits < 0 || request->cgroup < 0 || request->peer < 0 || request->peer_pid <= 0 ||
+	    request->offered.command < 0 || request->offered.cwd < 0 || request->offered.report < 0 ||
+	    !request->kfd || !request->kfd_processes || request->uid == (uid_t)-1 || request->gid == (gid_t)-1)
 		return "the request lacks a word";
 	return NULL;
 }

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from nodeagent.adapters.acl import READ_WRITE, Acl, DeviceNode, decode, encode, users_of
+from nodeagent.adapters.bounded import Bounded
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.fdinfo import DRM_MAJOR
 from nodeagent.adapters.processes import pidfd_open, send_signal, uids_of
@@ -28,8 +31,13 @@ from nodeagent.service.orders import Tier
 from nodeagent.service.owners import owners
 from nodeagent.service.survey import Survey
 
+log = structlog.get_logger()
+
 GATE = "gate"
 RECORD = "gate.json"
+# Accounts of services (login.defs): somebody may have sent them the descriptor, and the node needs them.
+FIRST_USER = 1000
+LOOK_SECONDS = 5.0  # a user can make who reads its process's mappings wait (Linux before 6.17)
 OPENING = frozenset({LeaseState.PREPARING, LeaseState.ACTIVE})
 
 
@@ -69,6 +77,7 @@ class Gate:
         self._policy = policy
         self._display = display
         self._lock = threading.Lock()
+        self._bounded = Bounded[tuple[int, ...]](LOOK_SECONDS)
 
     def unavailable(self) -> str | None:
         """Why no lease can be held by it, or None."""
@@ -128,15 +137,25 @@ class Gate:
         wanted = Acl(READ_WRITE, 0, 0, READ_WRITE if users else None, users)
         if current == wanted:
             return
-        if current.other or current.group or current.groups or current.users.keys() - users.keys():
-            self._leftovers(node, frozenset(users))
+        anybody = bool(current.other or current.group or current.groups)
+        if anybody or current.users.keys() - users.keys():
+            self._leftovers(node, None if anybody else frozenset(current.users), frozenset(users))
         self._keep(node, mine | (uids - seats.keys()))  # before the act: a crash between leaves none behind
         node.write(wanted)
 
-    def _leftovers(self, node: DeviceNode, allowed: frozenset[int]) -> None:
-        """Threat 21: who opened the node while it was open keeps it. Told; ended if the site says so."""
+    def _leftovers(self, node: DeviceNode, before: frozenset[int] | None, allowed: frozenset[int]) -> None:
+        """Threat 21: who opened the node while it was open keeps it. Told; ended if the site says so.
+
+        *before*: the uids that it was open to; None: all. Others have it from one of them, and did nothing.
+        """
+        pids = self._bounded.call(lambda: users_of(node))
+        if pids is None:
+            log.error(
+                "who has a node open was not found out: some process holds up who looks", node=node.path
+            )
+            return
         whose = owners(self._ledger, self._cgroups, self._clock)
-        for pid in users_of(node):
+        for pid in pids:
             pidfd = pidfd_open(pid)
             if pidfd is None:
                 continue
@@ -144,14 +163,17 @@ class Gate:
                 identity, uids = whose.of(pid), uids_of(pid)
                 if identity is None or identity.owner is not None or not uids or uids[0] in {0, *allowed}:
                     continue
+                if before is not None and uids[0] not in before:
+                    continue
+                kill = self._policy.kill and uids[0] >= FIRST_USER
                 with self._ledger.write(release=True) as tx:
                     tx.event(
                         "gate_leftover",
                         uid=None,
                         reason=f"process {pid} of uid {uids[0]} has {node.path.name} open, in no lease",
-                        data={"pid": pid, "uid": uids[0], "killed": self._policy.kill},
+                        data={"pid": pid, "uid": uids[0], "killed": kill},
                     )
-                if self._policy.kill:
+                if kill:
                     send_signal(pidfd, signal.SIGKILL)
             finally:
                 os.close(pidfd)

@@ -11,6 +11,7 @@ import structlog
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.selftest import SelfTest
 from nodeagent.domain.device import DeviceState, Inventory
+from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import LeaseState
 from nodeagent.domain.records import EffectRecord
 from nodeagent.ledger.ledger import Ledger
@@ -100,12 +101,22 @@ class KernelTier:
                 return
 
     def _restore(self) -> None:
-        """Write the limits of active leases again where they are not what was verified."""
+        """Write the limits of active leases again where they are not what was verified.
+
+        Raises OutsideFault after all were tried: up to Linux 7.2 no limit can be put below what was used
+        meanwhile. The watch tells of that lease's over-use, and a later look succeeds.
+        """
+        failed: OutsideFault | None = None
         for lease in self._ledger.live():
             if lease.state is LeaseState.ACTIVE:
                 for record in self._ledger.effects(lease.id):
                     if record.kind == DMEM and not record.arguments.get("shared"):
-                        self._restore_one(record)
+                        try:
+                            self._restore_one(record)
+                        except OutsideFault as fault:
+                            failed = fault
+        if failed is not None:
+            raise failed
 
     def _restore_one(self, record: EffectRecord) -> None:
         ref = ref_of(record.evidence or {})

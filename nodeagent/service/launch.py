@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from nodeagent.adapters.attach import check_confinement, check_identity
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
-from nodeagent.adapters.descriptors import sealed_content, taken
 from nodeagent.adapters.inheritance import inherited_from
 from nodeagent.adapters.peer import Peer
-from nodeagent.adapters.supervisor import Descriptors, Launch, Supervisor
-from nodeagent.domain.errors import InvalidField, NotAllowed, StaleLease
+from nodeagent.adapters.supervisor import Launch, Offered, Supervisor
+from nodeagent.domain.errors import NotAllowed, StaleLease
 from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.lease import Lease
 from nodeagent.domain.records import EffectRecord
@@ -32,7 +29,7 @@ HOME = "supervisor"  # the cgroup of all supervisors: not the agent's, whose end
 
 @dataclass(frozen=True, slots=True)
 class LaunchOrder:
-    """Numbers of the caller's own descriptors. *command* is a sealed memory file: see `parse_command`."""
+    """Numbers of the caller's own descriptors: see `Offered`."""
 
     command: int
     stdin: int
@@ -69,7 +66,7 @@ class Launcher:
         Raises:
             NotAllowed: the lease is another's, is not supervised or runs something already, or the caller is
                 confined in a way that a launch would undo; also where the command cannot be executed.
-            InvalidField: *command* is not as `parse_command` wants it.
+            InvalidField: *command* or *report* is not as `Offered` wants it.
             StaleLease, UnknownThing: there is no such lease any more, or never was.
             TooMany: the caller asks without end, and each time is written down.
         """
@@ -113,53 +110,29 @@ class Launcher:
         home: int,
     ) -> int:
         peer = Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
+        if peer.pidfd is None:
+            raise NotAllowed("the process that asked has ended")
         check_identity(peer)
-        _check_plain(peer)
         check_confinement(tree, cgroup, tree.cgroup_of(peer.pid))
-        inherited = inherited_from(peer)
-        offered = (order.command, order.stdin, order.stdout, order.stderr, order.cwd, order.report)
-        with taken(peer.pidfd if peer.pidfd is not None else -1, offered) as (command, *given):
-            argv, environment = parse_command(sealed_content(command))
-            check_identity(peer)  # still who it was: what was taken is its own
-            _check_plain(peer)
-            return supervisor.launch(
-                Launch(
-                    lease=int(str(planned.arguments["lease"])),
-                    devices=tuple(devices_of(planned.arguments)),
-                    cgroup=cgroup.fileno(),
-                    home=home,
-                    argv=argv,
-                    environment=environment,
-                    descriptors=Descriptors(*given),
-                    uid=peer.uid,
-                    gid=peer.gid,
-                    groups=peer.groups,
-                    inherited=inherited,
-                )
+        return supervisor.launch(
+            Launch(
+                lease=int(str(planned.arguments["lease"])),
+                devices=tuple(devices_of(planned.arguments)),
+                cgroup=cgroup.fileno(),
+                home=home,
+                peer=peer.pidfd,
+                peer_pid=peer.pid,
+                offered=Offered(
+                    command=order.command,
+                    stdin=order.stdin,
+                    stdout=order.stdout,
+                    stderr=order.stderr,
+                    cwd=order.cwd,
+                    report=order.report,
+                ),
+                uid=peer.uid,
+                gid=peer.gid,
+                groups=peer.groups,
+                inherited=inherited_from(peer),
             )
-
-
-def parse_command(content: bytes) -> tuple[tuple[str, ...], dict[str, str]]:
-    """NUL-ended words: how many the command has, the command's, then the environment's ``NAME=value``.
-
-    Raises InvalidField.
-    """
-    count, *words = content.split(b"\0")
-    if not words or words.pop() or not count.isdigit() or not 0 < int(count[:8]) <= len(words):
-        raise InvalidField("descriptors.command", "is not a count and as many words, each ended by NUL")
-    command, environment = words[: int(count)], words[int(count) :]
-    pairs = [os.fsdecode(word).partition("=") for word in environment]
-    return tuple(os.fsdecode(word) for word in command), {name: value for name, _, value in pairs}
-
-
-def _check_plain(peer: Peer) -> None:
-    """Refuse a peer that runs a privileged program: its descriptors are not its user's to hand on.
-
-    The kernel gives /proc/<pid>/fd of one that is not dumpable (setuid, file capabilities) to root.
-    """
-    try:
-        owner = Path(f"/proc/{peer.pid}/fd").stat().st_uid
-    except OSError:
-        raise NotAllowed(f"process {peer.pid} has ended") from None
-    if owner != peer.uid:
-        raise NotAllowed(f"process {peer.pid} runs a privileged program: launch from an ordinary one")
+        )

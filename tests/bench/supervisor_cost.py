@@ -14,11 +14,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gpulease.supervised import sealed
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.hook_format import HookDevice
 from nodeagent.adapters.inheritance import Inherited
-from nodeagent.adapters.supervisor import BINARY, Descriptors, Launch, Supervisor
+from nodeagent.adapters.supervisor import BINARY, Launch, Offered, Supervisor
 from nodeagent.domain.cuset import CuSet
 
 GPU = 4096
@@ -66,6 +67,7 @@ def under_supervisor(tree: CgroupTree, command: tuple[str, ...], scratch: Path) 
     reading, writing = os.pipe()
     report, told = os.pipe()
     null, cwd = os.open("/dev/null", os.O_RDWR), os.open("/", os.O_PATH)
+    words, peer = sealed(command, {}), os.pidfd_open(os.getpid())
     with tree.open(tree.create(1)) as cgroup:
         try:
             supervisor.launch(
@@ -74,9 +76,9 @@ def under_supervisor(tree: CgroupTree, command: tuple[str, ...], scratch: Path) 
                     devices=(HookDevice(GPU, 128, 1 << 40, 104, 1, CuSet.parse("")),),
                     cgroup=cgroup.fileno(),
                     home=None,
-                    argv=command,
-                    environment={},
-                    descriptors=Descriptors(null, writing, null, cwd, told),
+                    peer=peer,
+                    peer_pid=os.getpid(),
+                    offered=Offered(words, null, writing, null, cwd, told),
                     uid=0,
                     gid=0,
                     groups=(),
@@ -84,7 +86,7 @@ def under_supervisor(tree: CgroupTree, command: tuple[str, ...], scratch: Path) 
                 )
             )
         finally:
-            for descriptor in (writing, told, null, cwd):
+            for descriptor in (writing, told, null, cwd, words, peer):
                 os.close(descriptor)
         with os.fdopen(reading) as output, os.fdopen(report) as end:
             text = output.read()

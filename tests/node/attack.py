@@ -24,7 +24,7 @@ from pathlib import Path
 ALLOC, FREE, ACQUIRE = 0xC0284B16, 0x40084B17, 0x40084B15
 GEM_CREATE, GEM_CLOSE = 0xC0206440, 0x40086409
 SYS_IOCTL = 16  # x86-64
-ODD_SIZE = 0x4B16  # KFD looks at the number alone
+ODD_REQUEST = 0x284B16  # without a direction: KFD looks at the number, and at how many bytes to copy
 VRAM, WRITABLE, PUBLIC = 1, 1 << 31, 1 << 29
 VA = 0x7F0000000000
 MIB = 1 << 20
@@ -120,7 +120,7 @@ def orphan(target: Target) -> str:
 PATHS: dict[str, Callable[[Target], str]] = {
     "kfd by the library": kfd,
     "kfd by a system call": lambda target: kfd(target, system_call),
-    "kfd by an odd request": lambda target: kfd(target, request=ODD_SIZE),
+    "kfd by an odd request": lambda target: kfd(target, request=ODD_REQUEST),
     "kfd without the environment": bare,
     "kfd by an orphan": orphan,
     "gem by the library": gem,

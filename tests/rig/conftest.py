@@ -20,16 +20,22 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.dmem import DmemController
 
+GUEST = Path("/run/rig")  # tests/rig/guest makes it
 PARAMETERS = Path("/sys/module/fakegpu/parameters")
 KFD_PROC = Path("/sys/class/kfd/kfd/proc")
 PATIENCE_SECONDS = 10 * float(os.environ.get("NODEAGENT_PATIENCE", "1"))
 
 
-def missing() -> str | None:
-    """Why the rig's tests cannot run here, or None."""
+def missing(*, dmem: bool) -> str | None:
+    """Why a test that wants a kernel with dmem, or one without, cannot run here; or None."""
     mount = find_mount()
     controllers = mount / "cgroup.controllers" if mount else None
-    if controllers is None or "dmem" not in controllers.read_text().split():
+    offered = controllers is not None and "dmem" in controllers.read_text().split()
+    if not dmem:
+        if not GUEST.is_dir():
+            return "runs in the rig, on a kernel without dmem (RIG_KERNEL=stock)"
+        return "this kernel has dmem; RIG_KERNEL=stock boots one that has not" if offered else None
+    if not offered:
         return "the kernel offers no dmem controller; make test-rig boots one that does"
     if not PARAMETERS.is_dir():
         return "the module fakegpu is not loaded; make test-rig boots a machine that has it"
@@ -38,9 +44,9 @@ def missing() -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, with the reason, where there is no such kernel."""
-    marked = [item for item in items if item.get_closest_marker("rig")]
-    if marked and (reason := missing()):
-        for item in marked:
+    for item in items:
+        mark = item.get_closest_marker("rig")
+        if mark and (reason := missing(dmem=mark.kwargs.get("dmem", True))):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -77,14 +83,17 @@ for line in sys.stdin:
 
 
 class Holder:
-    """A process with one render node open."""
+    """A process with one render node open, of *user* or ours."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, user: str | None = None) -> None:
         self.child = subprocess.Popen(
             [sys.executable, "-ISc", _HOLDER, str(gpu.node)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
         assert self._answer() == "ok"
 
@@ -153,9 +162,9 @@ class Rig:
     def directory(self, ref: CgroupRef) -> Path:
         return Path(f"{self.tree.mount}{ref.path}")
 
-    def holder(self, gpu: Gpu, directory: Path | None = None) -> Holder:
-        """A process with *gpu* open, in the cgroup *directory*."""
-        holder = Holder(gpu)
+    def holder(self, gpu: Gpu, directory: Path | None = None, user: str | None = None) -> Holder:
+        """A process of *user* with *gpu* open, in the cgroup *directory*."""
+        holder = Holder(gpu, user)
         self._holders.append(holder)
         if directory is not None:
             (directory / "cgroup.procs").write_text(str(holder.pid))

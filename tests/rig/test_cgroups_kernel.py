@@ -65,7 +65,8 @@ def test_the_copied_limit_binds(rig, job):
     """More processes than the job had are refused in the lease, too."""
     lease = rig.lease(1)
     assert apply(rig.tree, lease, JOB) == ()
-    script = f"echo $$ > {rig.directory(lease)}/cgroup.procs; for i in $(seq 40); do sleep 60 & done"
+    enter = f"echo $$ > {rig.directory(lease)}/cgroup.procs"
+    script = f"{enter}; for i in $(seq 40); do sleep 60 2>/dev/null & done"
     ran = subprocess.run(
         ["sh", "-c", script], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False
     )

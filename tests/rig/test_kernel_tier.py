@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig.wired import GIB, PROBE, Wired, command, limit, open_again, path_of
+from tests.rig.wired import CGROUPS, GIB, PROBE, Wired, closed, command, limit, open_again, path_of
 
 pytestmark = pytest.mark.rig
 
@@ -16,13 +16,10 @@ pytestmark = pytest.mark.rig
 def wired(rig, tmp_path: Path) -> Iterator[Wired]:
     """An agent whose self-test has passed on every region; whatever it closed is open after the test."""
     made = Wired(tmp_path)
+    closed(made)
     yield made
     made.stop()
     open_again(tmp_path)
-
-
-def ready(made: Wired) -> bool:
-    return made.tier().why == "dmem.max holds each lease, and all else is closed"
 
 
 def gpu_of(rig, region: str):
@@ -31,7 +28,6 @@ def gpu_of(rig, region: str):
 
 def test_two_leases_on_several_gpus_hold_against_each_other(rig, wired: Wired, eventually) -> None:
     """Limits are there before anyone enters; what is over is refused, below it and nested; others go on."""
-    eventually(lambda: ready(wired))
     first, second = wired.grant(2 * GIB, 2 * GIB), wired.grant(GIB)
     assert first.guarantee.memory == second.guarantee.memory == "kernel"
     regions = wired.regions(first)
@@ -56,7 +52,6 @@ def test_two_leases_on_several_gpus_hold_against_each_other(rig, wired: Wired, e
 
 def test_limits_survive_what_systemd_does(rig, wired: Wired, eventually) -> None:
     """The lease is a slice that PID 1 knows, and nothing that systemd does around it takes a limit."""
-    eventually(lambda: ready(wired))
     lease = wired.grant(GIB)
     ((region, size),) = wired.regions(lease).items()
     slice_ = path_of(lease).name
@@ -79,7 +74,6 @@ def test_limits_survive_what_systemd_does(rig, wired: Wired, eventually) -> None
 
 def test_a_limit_that_was_taken_comes_back(rig, wired: Wired, eventually) -> None:
     """Raised or removed with the controller, it is written again at the next look, and told."""
-    eventually(lambda: ready(wired))
     lease = wired.grant(GIB)
     ((region, size),) = wired.regions(lease).items()
     (path_of(lease) / "dmem.max").write_text(f"{region} max\n")
@@ -89,15 +83,35 @@ def test_a_limit_that_was_taken_comes_back(rig, wired: Wired, eventually) -> Non
     assert wired.events("limit_restored")
 
 
+def test_a_limit_comes_back_under_what_is_used_meanwhile(rig, wired: Wired, eventually) -> None:
+    """From 7.3 on at once; before, once the usage allows it, which keeps no other lease waiting."""
+    lease, other = wired.grant(GIB), wired.grant(GIB)
+    ((region, size),) = wired.regions(lease).items()
+    holder = rig.holder(gpu_of(rig, region), path_of(lease))
+    taken = False
+    while not taken:  # the agent may be quicker
+        (path_of(lease) / "dmem.max").write_text(f"{region} max\n")
+        taken = holder.do(f"alloc {2 * size}") == "ok"
+    ((beside, least),) = wired.regions(other).items()
+    (path_of(other) / "dmem.max").write_text(f"{beside} max\n")
+    eventually(lambda: limit(path_of(other), beside) == str(least))
+    if rig.kernel < (7, 3):
+        assert limit(path_of(lease), region) == "max"
+        assert holder.do("free all") == "ok"
+    eventually(lambda: limit(path_of(lease), region) == str(size))
+    assert holder.do(f"alloc {2 * size}") == "ENOMEM"
+
+
+@pytest.mark.way_out("the agent is stopped or killed", tier="kernel", outcome="limits and closure stay")
 def test_nothing_is_charged_once_everything_was_killed(rig, wired: Wired, eventually) -> None:
     """The agent's end takes no limit; a kill of the lease's processes gives every byte back."""
-    eventually(lambda: ready(wired))
     lease = wired.grant(GIB)
     ((region, size),) = wired.regions(lease).items()
     holders = [rig.holder(gpu_of(rig, region), path_of(lease)) for _ in range(2)]
     assert [holder.do(f"alloc {size // 2}") for holder in holders] == ["ok", "ok"]
     wired.stop()
     assert limit(path_of(lease), region) == str(size)
+    assert limit(CGROUPS / "user.slice", region) == limit(CGROUPS / "system.slice", region) == "0"
     for holder in holders:
         holder.end()
     current = path_of(lease) / "dmem.current"
@@ -111,6 +125,7 @@ def test_nothing_is_charged_once_everything_was_killed(rig, wired: Wired, eventu
         ("#!/bin/sh\necho no such device\nexit 1\n", "no allocation could be tried: no such device"),
         (PROBE.replace('"$3"', "20000000"), "were allocated under a limit of"),
     ],
+    ids=["no charge", "no device", "no refusal"],
 )
 def test_a_kernel_that_only_has_the_files_has_no_tier(rig, tmp_path: Path, probe: str, why: str) -> None:
     """What is not charged, cannot be tried, or goes over its limit is not offered as held."""
@@ -120,7 +135,7 @@ def test_a_kernel_that_only_has_the_files_has_no_tier(rig, tmp_path: Path, probe
         assert why in tier.why
         assert not tier.present
         assert made.grant(GIB).guarantee.memory == "advisory"
-        outside = Path("/sys/fs/cgroup/user.slice/dmem.max").read_text().splitlines()
+        outside = (CGROUPS / "user.slice/dmem.max").read_text().splitlines()
         assert all(line.endswith(" max") for line in outside)
     finally:
         for lease in made.built.ledger.live():

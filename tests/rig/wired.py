@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nodeagent import config as settings
 from nodeagent import wiring
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.domain.guarantee import Requirement
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
 from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.service.grant import Outcome
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order
+from tests.rig import machine
 
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = find_mount() or Path("/sys/fs/cgroup")
 CALLERS = CGROUPS / "user.slice/rig-callers"
 GIB = 1 << 30
+NOTHING = Requirement()
+CLOSED = "dmem.max holds each lease, and all else is closed"
+CLOSED_SECONDS = 10 * float(os.environ.get("NODEAGENT_PATIENCE", "1"))
 # Allocates on fakegpu as `nodeagent.adapters.kfd_probe` does on a KFD.
 PROBE = """\
     #!/bin/sh
@@ -31,7 +39,16 @@ PROBE = """\
 class Wired:
     """An agent on fakegpu's machine. Its callers sit in a user session, so that its leases do not nest."""
 
-    def __init__(self, directory: Path, *, probe: str = PROBE, **closure: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        probe: str = PROBE,
+        watch: settings.Watch | None = None,
+        release: settings.Release | None = None,
+        floor: str = "advisory",
+        **closure: Any,
+    ) -> None:
         self.state = directory / "state"
         self.state.mkdir(mode=0o700, exist_ok=True)
         program = directory / "probe"
@@ -41,29 +58,40 @@ class Wired:
             state=settings.State(directory=self.state),
             closure=settings.Closure(probe=str(program), **closure),
             hook=settings.Hook(enabled=False),
+            watch=watch or settings.Watch(),
+            release=release or settings.Release(),
+            guarantee=settings.Guarantee(memory=floor),
         )
         CALLERS.mkdir(exist_ok=True)
         self._caller = subprocess.Popen(["sleep", "infinity"])
         (CALLERS / "cgroup.procs").write_text(str(self._caller.pid))
-        self.built = wiring.build(config, wiring.simulated_node("mi300x-spx", self.state))
+        shown = machine.write(directory / "mi300x-spx.json")
+        node = wiring.simulated_node(str(shown), self.state)
+        self._tree = node.root
+        machine.show_processes(node.root)
+        self.built = wiring.build(config, node)
         self.built.start()
 
     def tier(self) -> Any:
         return next(tier for tier in self.built.agent.node().tiers if tier.name == "dmem")
 
-    def grant(self, *vram: int, pid: int | None = None) -> Lease:
-        """A lease of so many bytes on so many devices, for a caller of this or that process."""
+    def ask(self, *vram: int, pid: int | None = None, require: Requirement = NOTHING) -> Outcome:
+        """Ask for so many bytes on so many devices, for a caller of this or that process."""
         slices = tuple(SliceRequest(cu_percent=25, vram_bytes=size) for size in vram)
         caller = Caller(0, 0, frozenset(), pid or self._caller.pid, None, administrator=True)
         order = Order(
-            Request(slices=slices),
+            Request(slices=slices, require=require),
             HolderKind.CLIENT,
             "rig",
             AnchorOrder(AnchorKind.TTL, 900),
             request_id=None,
             digest="",
         )
-        outcome = self.built.agent.grant(caller, order)
+        return self.built.agent.grant(caller, order)
+
+    def grant(self, *vram: int, pid: int | None = None) -> Lease:
+        """A lease of so many bytes on so many devices, for a caller of this or that process."""
+        outcome = self.ask(*vram, pid=pid)
         assert isinstance(outcome, Granted), outcome
         return outcome.lease
 
@@ -84,8 +112,17 @@ class Wired:
         if self._caller.poll() is not None:
             return
         self.built.stop()
+        machine.hide_processes(self._tree)
         self._caller.kill()
         self._caller.wait()
+
+
+def closed(made: Wired) -> None:
+    """Wait until every region was tried and closed."""
+    deadline = time.monotonic() + CLOSED_SECONDS
+    while made.tier().why != CLOSED:
+        assert time.monotonic() < deadline, made.tier().why
+        time.sleep(0.2)
 
 
 def open_again(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,18 +177,70 @@ def test_who_had_a_node_open_is_told_and_ended_if_the_site_says_so(gated: Gated,
     os.close(path)
     try:
         gate.look()
-        told = [event for event in gated.house.ledger.events() if event.kind == "gate_leftover"]
+        told = leftovers(gated)
         assert [(event.data["pid"], event.data["uid"]) for event in told] == [(child.pid, ANN)]
         if kill:
             until(lambda: child.poll() is not None)
         else:
             assert child.poll() is None
         gate.look()
-        again = [event for event in gated.house.ledger.events() if event.kind == "gate_leftover"]
-        assert again == told
+        assert leftovers(gated) == told
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.way_out(
+    "sending a node's descriptor to another user's program, or a service, to have it killed",
+    tier="acl",
+    outcome="only programs of users that the node was open to are named, and services are never killed",
+)
+def test_who_was_sent_a_descriptor_is_not_ended_for_it(gated: Gated) -> None:
+    """A lease's end names and kills its holder's programs; when all could open the node, no service's."""
+    service, gate = 105, gated.of(GatePolicy(enabled=True, kill=True))
+    gate.look()
+    lease = gated.house.grant(user(ANN), cus=8)
+    node = os.open(gate.kfd().path, os.O_PATH)
+    children = {
+        uid: subprocess.Popen(["sleep", "600"], user=uid, group=uid, extra_groups=[], pass_fds=[node])
+        for uid in (ANN, BEN, service)
+    }
+    os.close(node)
+    try:
+        gated.house.release(lease)
+        until(lambda: children[ANN].poll() is not None)
+        assert [event.data["uid"] for event in leftovers(gated)] == [ANN]
+        gate.kfd().path.chmod(0o666)  # as udev does
+        gate.look()
+        until(lambda: children[BEN].poll() is not None)
+        assert {event.data["uid"]: event.data["killed"] for event in leftovers(gated)} == {
+            ANN: True,
+            BEN: True,
+            service: False,
+        }
+        assert children[service].poll() is None
+    finally:
+        for child in children.values():
+            child.kill()
+            child.wait()
+
+
+def test_a_process_that_cannot_be_looked_at_holds_up_nobody(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at processes that does not come back is given up, and the node is closed all the same."""
+    never = threading.Event()
+    monkeypatch.setattr("nodeagent.service.gate.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("nodeagent.service.gate.users_of", lambda node: never.wait() and ())
+    try:
+        gated.of(ON).look()
+        assert gated.open_to(ANN) == []
+    finally:
+        never.set()
+
+
+def leftovers(gated: Gated) -> list[Any]:
+    return [event for event in gated.house.ledger.events() if event.kind == "gate_leftover"]
 
 
 def test_root_is_not_held_by_it(gated: Gated) -> None:

@@ -284,3 +284,26 @@ def test_a_live_leases_limit_is_written_again(home: House, tree: CgroupTree) -> 
     world.tier._restore_one(record)
     assert world.dmem.held[ref.path] == {world.region: GIB}
     assert home.kinds(lease).count("limit_restored") == 1
+
+
+def test_a_limit_that_cannot_be_put_back_keeps_no_other_out(home: House, tree: CgroupTree) -> None:
+    """Up to Linux 7.2 none goes below what is used: that is a fault, and all others are looked after."""
+    first, second = home.grant(vram_bytes=GIB), home.grant(vram_bytes=GIB)
+    world = World(home, tree)
+
+    def limit(ref: CgroupRef, region: str, limit_bytes: int) -> None:
+        if ref.path == first.cgroup:
+            raise OutsideFault("dmem.max", "max is in force")
+        world.dmem.held[ref.path] = {region: limit_bytes}
+
+    def effects(lease_id: int) -> list[EffectRecord]:
+        ref = tree.resolve(str(home.ledger.lease(lease_id).cgroup))
+        evidence = {"path": ref.path, "inode": ref.inode}
+        arguments = {"regions": {world.region: GIB}}
+        return [EffectRecord(1, lease_id, "dmem", arguments, EffectState.VERIFIED, evidence, 0)]
+
+    world.dmem.limit = limit
+    world.tier._ledger = SimpleNamespace(live=home.ledger.live, effects=effects, write=home.ledger.write)
+    with pytest.raises(OutsideFault, match="max is in force"):
+        world.tier._restore()
+    assert world.dmem.held == {second.cgroup: {world.region: GIB}}

@@ -9,18 +9,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpulease.supervised import sealed
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup, nest_below
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.hook_format import HookDevice
 from nodeagent.adapters.inheritance import Inherited
-from nodeagent.adapters.supervisor import Descriptors, Launch, Supervisor
+from nodeagent.adapters.supervisor import Launch, Offered, Supervisor
 from nodeagent.domain.cuset import CuSet
 from nodeagent.hook import build
 from tests.fakekfd.fuse_kfd import FakeKfd, fake_kfd, usable
@@ -28,6 +29,7 @@ from tests.fakekfd.fuse_kfd import FakeKfd, fake_kfd, usable
 HERE = Path(__file__).parent
 SOURCES = HERE.parent.parent / "nodeagent" / "hook"
 LEASE = 7
+USER = 54_321
 GPU = 4096
 MINOR = 128
 LIMIT = 1 << 30
@@ -139,6 +141,20 @@ class Running:
                 os.close(descriptor)
 
 
+@contextmanager
+def offering(offered: Offered, uid: int) -> Iterator[int]:
+    """The pid of a process of *uid* that has our descriptors by the same numbers, while inside."""
+    ids: dict[str, Any] = {"user": uid, "group": uid, "extra_groups": []} if uid else {}
+    with subprocess.Popen(["/bin/sleep", "60"], pass_fds=astuple(offered), **ids) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+Caller = Callable[[Offered, int], AbstractContextManager[int]]
+
+
 @dataclass
 class Lab:
     """Starts commands in the lease."""
@@ -149,22 +165,43 @@ class Lab:
     device: HookDevice
     started: list[Running] = field(default_factory=list)
 
-    def start(self, *argv: str, uid: int = 54_321, **inherited: Any) -> Running:
-        """Start *argv* as *uid* with one limited device."""
+    def start(
+        self,
+        *argv: str,
+        uid: int = USER,
+        caller: Caller | None = None,
+        instead: dict[str, int] | None = None,
+        **inherited: Any,
+    ) -> Running:
+        """Start *argv* as *uid* with one limited device; the caller offers pipes, or what is *instead*."""
         stdin, stdin_end = os.pipe()
         stdout_end, stdout = os.pipe()
         report_end, report = os.pipe()
-        cwd = os.open("/", os.O_PATH)
+        command, cwd = sealed(argv, {"PATH": "/usr/bin:/bin"}), os.open("/", os.O_PATH)
+        offered = replace(Offered(command, stdin, stdout, stdout, cwd, report), **(instead or {}))
+        running = Running(0, stdin_end, stdout_end, report_end)
+        self.started.append(running)
         try:
-            pid = self.supervisor.launch(
+            with (caller or offering)(offered, uid) as pid:
+                running.pid = self.launch(pid, offered, uid, **inherited)
+        finally:
+            for descriptor in (command, stdin, stdout, report, cwd):
+                os.close(descriptor)
+        return running
+
+    def launch(self, caller: int, offered: Offered, uid: int, **inherited: Any) -> int:
+        """Start what the process *caller* of *uid* offers; the command's pid."""
+        pidfd = os.pidfd_open(caller)
+        try:
+            return self.supervisor.launch(
                 Launch(
                     lease=LEASE,
                     devices=(self.device,),
                     cgroup=self.cgroup.fileno(),
                     home=None,
-                    argv=argv,
-                    environment={"PATH": "/usr/bin:/bin"},
-                    descriptors=Descriptors(stdin, stdout, stdout, cwd, report),
+                    peer=pidfd,
+                    peer_pid=caller,
+                    offered=offered,
                     uid=uid,
                     gid=uid,
                     groups=(uid, 7),
@@ -172,11 +209,7 @@ class Lab:
                 )
             )
         finally:
-            for descriptor in (stdin, stdout, report, cwd):
-                os.close(descriptor)
-        running = Running(pid, stdin_end, stdout_end, report_end)
-        self.started.append(running)
-        return running
+            os.close(pidfd)
 
     def gpu(self, program: Path, *steps: str, **inherited: Any) -> Running:
         """Start the test program with *steps*."""

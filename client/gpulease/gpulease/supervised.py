@@ -48,8 +48,11 @@ def run_supervised(
     return int(report[1]) if len(report) == 2 else None
 
 
-@contextmanager
-def _opened(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+def sealed(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """A memory file with the words of a launch, which nobody can change: its descriptor.
+
+    Raises NotStarted: this Python or kernel has no such files, or a word holds NUL.
+    """
     words = [str(len(command)), *command, *(f"{name}={value}" for name, value in environment.items())]
     if any("\0" in word for word in words):
         raise NotStarted("CommandNotExecutable", "a word of the command or its environment holds NUL")
@@ -57,10 +60,16 @@ def _opened(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
         memory = os.memfd_create("gpulease-command", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError) as fault:
         raise NotStarted("CommandNotExecutable", f"no sealed memory files: {fault}") from None
+    with os.fdopen(os.dup(memory), "wb") as file:
+        file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+    fcntl.fcntl(memory, _ADD_SEALS, _SEAL_ALL)
+    return memory
+
+
+@contextmanager
+def _opened(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    memory = sealed(command, environment)
     try:
-        with os.fdopen(os.dup(memory), "wb") as file:
-            file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
-        fcntl.fcntl(memory, _ADD_SEALS, _SEAL_ALL)
         cwd = os.open(".", os.O_PATH | os.O_DIRECTORY)
         try:
             yield memory, cwd

@@ -6,14 +6,15 @@
  *
  *	drm/PCI/vram		one dmem region a GPU, named as amdgpu names it
  *	/dev/dri/renderDN	one device a GPU, with the numbers of a render node (226:N)
- *	/dev/kfd		does nothing but make its opener known
+ *	/dev/kfd		makes its opener known, and takes KFD's ioctls for memory
  *	/sys/class/kfd/kfd/proc/PID/vram_GPUID
  *				bytes that PID holds, from its first open of one of these until its last close
  *
  * No memory is allocated, only charged: by dmem_cgroup_try_charge() in the context of the calling task, so
  * the kernel's own accounting and enforcement are what is exercised.
  *
- * A render node takes one command a write(2), in text:
+ * Both take the ioctls by which programs have VRAM: ioctl.c. For shells and for tests that want no more than a
+ * buffer, a render node also takes one command a write(2), in text:
  *
  *	alloc SIZE	a buffer of SIZE bytes (K, M, G; rounded up to a page, as a GEM object is).
  *			Fails with ENOMEM at a dmem limit and on a full board, as amdgpu does.
@@ -34,23 +35,19 @@
 #include <linux/cdev.h>
 #include <linux/cgroup_dmem.h>
 #include <linux/device.h>
-#include <linux/fs.h>
 #include <linux/jiffies.h>
-#include <linux/kobject.h>
-#include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/string.h>
-#include <linux/sysfs.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
-#define FG_MAX_GPUS	16
+#include "fakegpu.h"
+
 #define FG_DRM_MAJOR	226
 #define FG_MINORS	256
 /* Registering a region took a bare size until 7.3, which has the driver reclaim when a limit is lowered. */
@@ -72,53 +69,15 @@ static bool reclaim = true;
 module_param(reclaim, bool, 0444);
 MODULE_PARM_DESC(reclaim, "evict buffers when dmem.max drops below the usage (from 7.3 on)");
 
-struct fg_gpu {
-	struct dmem_cgroup_region *region;
-	struct attribute vram_attr;	/* vram_GPUID of every process */
-	char vram_name[24];
-	unsigned int gpu_id;
-	unsigned int minor;
-	u64 size;
-	u64 used;			/* bytes in "VRAM", whoever holds them */
-	struct list_head buffers;	/* all of them, oldest first */
-};
-
-/* A user of the GPUs, as KFD knows one: the opener, whoever else has got the file since. */
-struct fg_process {
-	struct kobject kobj;		/* named by the pid */
-	struct list_head node;
-	pid_t pid;
-	unsigned int files;
-	u64 vram[FG_MAX_GPUS];
-};
-
-struct fg_file {
-	struct fg_gpu *gpu;		/* NULL for /dev/kfd */
-	struct fg_process *process;
-	unsigned int next_id;
-	struct list_head buffers;
-};
-
-struct fg_buffer {
-	struct list_head in_file;	/* later in fg_late */
-	struct list_head in_gpu;
-	struct fg_gpu *gpu;
-	unsigned int id;
-	unsigned long closed;		/* jiffies */
-	u64 size;
-	struct dmem_cgroup_pool_state *pool;	/* NULL once evicted */
-};
-
-static struct fg_gpu fg_gpus[FG_MAX_GPUS];
-static int fg_nr;
+struct fg_gpu fg_gpus[FG_MAX_GPUS];
+int fg_nr;
 static struct cdev fg_render_cdev, fg_kfd_cdev;
 static dev_t fg_kfd_devt;
 static struct kobject *fg_proc;		/* /sys/class/kfd/kfd/proc */
 static LIST_HEAD(fg_processes);
 static LIST_HEAD(fg_late);		/* buffers that outlive their file */
 
-/* One lock for all buffers: this is a test device, not a fast path. */
-static DEFINE_MUTEX(fg_lock);
+DEFINE_MUTEX(fg_lock);
 /* Processes coming and going; apart from fg_lock, which readers of the entries take while they are removed. */
 static DEFINE_MUTEX(fg_processes_lock);
 
@@ -174,6 +133,11 @@ static void fg_maybe_hang(enum fg_hang where)
 	wait_event(fg_hung, READ_ONCE(fg_hang) != where);
 }
 
+void fg_hang_after_alloc(void)
+{
+	fg_maybe_hang(FG_HANG_ALLOC);
+}
+
 /* --- buffers ---------------------------------------------------------------------------------------- */
 
 static void fg_uncharge(struct fg_buffer *b)
@@ -207,9 +171,8 @@ static void fg_free_late(struct work_struct *work)
 	mutex_unlock(&fg_lock);
 }
 
-static int fg_alloc(struct fg_file *f, u64 size)
+int fg_alloc(struct fg_file *f, struct fg_gpu *g, u64 size)
 {
-	struct fg_gpu *g = f->gpu;
 	struct fg_buffer *b;
 	int ret;
 
@@ -242,7 +205,7 @@ static int fg_alloc(struct fg_file *f, u64 size)
 	f->process->vram[g - fg_gpus] += size;
 	list_add_tail(&b->in_file, &f->buffers);
 	list_add_tail(&b->in_gpu, &g->buffers);
-	return 0;
+	return b->id;
 
 err_uncharge:
 	dmem_cgroup_uncharge(b->pool, size);
@@ -251,7 +214,7 @@ err_free:
 	return ret;
 }
 
-static int fg_drop(struct fg_file *f, unsigned int id, bool all)
+int fg_drop(struct fg_file *f, unsigned int id, bool all)
 {
 	struct fg_buffer *b, *next;
 	int ret = all ? 0 : -ENOENT;
@@ -259,7 +222,7 @@ static int fg_drop(struct fg_file *f, unsigned int id, bool all)
 	list_for_each_entry_safe(b, next, &f->buffers, in_file) {
 		if (!all && b->id != id)
 			continue;
-		f->process->vram[f->gpu - fg_gpus] -= b->size;
+		f->process->vram[b->gpu - fg_gpus] -= b->size;
 		fg_free(b);
 		ret = 0;
 	}
@@ -423,7 +386,7 @@ static int fg_release(struct inode *inode, struct file *file)
 
 	mutex_lock(&fg_lock);
 	list_for_each_entry(b, &f->buffers, in_file)
-		f->process->vram[f->gpu - fg_gpus] -= b->size;
+		f->process->vram[b->gpu - fg_gpus] -= b->size;
 	mutex_unlock(&fg_lock);
 	fg_put_process(f->process);
 	if (!list_empty(&f->buffers))
@@ -452,7 +415,7 @@ static int fg_command(struct fg_file *f, char *line)
 
 	if (!strcmp(verb, "alloc")) {
 		size = memparse(arg, &end);
-		return *end ? -EINVAL : fg_alloc(f, size);
+		return *end ? -EINVAL : fg_alloc(f, f->gpu, size);
 	}
 	if (strcmp(verb, "free"))
 		return -EINVAL;
@@ -478,10 +441,10 @@ static ssize_t fg_write(struct file *file, const char __user *ubuf, size_t len, 
 	mutex_lock(&fg_lock);
 	ret = fg_command(file->private_data, line);
 	mutex_unlock(&fg_lock);
-	if (ret)
+	if (ret < 0)
 		return ret;
 	if (alloc)
-		fg_maybe_hang(FG_HANG_ALLOC);
+		fg_hang_after_alloc();
 	return len;
 }
 
@@ -511,12 +474,23 @@ static const struct file_operations fg_render_fops = {
 	.release = fg_release,
 	.read = fg_read,
 	.write = fg_write,
+	.unlocked_ioctl = fg_render_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 };
+
+struct fg_gpu *fg_render_gpu(struct file *file)
+{
+	struct fg_file *f = file->private_data;
+
+	return file->f_op == &fg_render_fops ? f->gpu : NULL;
+}
 
 static const struct file_operations fg_kfd_fops = {
 	.owner = THIS_MODULE,
 	.open = fg_open_kfd,
 	.release = fg_release,
+	.unlocked_ioctl = fg_kfd_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 };
 
 /* --- devices ---------------------------------------------------------------------------------------- */
