@@ -9,7 +9,6 @@ from pathlib import Path
 
 from nodeagent import config as settings
 from nodeagent.adapters.cgroup import CgroupTree
-from nodeagent.adapters.clock import SystemClock
 from nodeagent.adapters.closure import OutsideCgroups
 from nodeagent.adapters.display import lit_connector
 from nodeagent.adapters.dmem import DmemController
@@ -17,7 +16,8 @@ from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.adapters.sysfs import SysTree
-from nodeagent.adapters.systemd import find_systemd
+from nodeagent.adapters.systemd import Systemd
+from nodeagent.domain.clock import Clock
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import (
     ADOPTED,
@@ -52,11 +52,22 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Ground:
+    """What the tiers stand on; *tree* is None where no cgroups can be made, *systemd* beside another init."""
+
+    node: Node
+    clock: Clock
+    tree: CgroupTree | None
+    systemd: Systemd | None
+    hook: HookFiles
+    in_use: Callable[[int], bool]  # whether a process has a GPU open
+
+
+@dataclass(frozen=True, slots=True)
 class Tiers:
     """What this node holds leases with; *looks* is what the reconciler does for it at every look."""
 
     dmem: DmemController | None
-    hook: HookFiles
     supervisor: Supervisor
     effects: Mapping[str, Effect]
     means: tuple[Means, ...]
@@ -68,28 +79,27 @@ class Tiers:
         return {HOOK: self.effects[HOOK]}
 
 
-def build_tiers(
-    config: settings.Config,
-    node: Node,
-    instance: str,
-    clock: SystemClock,
-    tree: CgroupTree | None,
-    ledger: Ledger,
-    survey: Survey,
-    in_use: Callable[[int], bool],
-) -> Tiers:
-    """The tiers of *node*, strongest first in what they offer."""
+def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey: Survey) -> Tiers:
+    """The tiers of the node, strongest first in what they offer."""
+    node, tree, hook = ground.node, ground.tree, ground.hook
     dmem = DmemController(tree) if tree else None
-    hook = HookFiles(instance.removesuffix(".slice"))
     supervisor = Supervisor(
         kfd=node.root / "dev/kfd",
         kfd_processes=node.root / "sys/class/kfd/kfd/proc",
         dri=node.root / "dev/dri",
     )
-    kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
-    lit = partial(lit_connector, node.tree)
-    gate = Gate(ledger, clock, survey, tree, node.tree, config.state.directory, _gate_policy(config), lit)
-    effects = _effects(tree, dmem, kernel, clock, in_use)
+    kernel = _kernel_tier(config, ground, dmem, ledger, survey)
+    gate = Gate(
+        ledger,
+        ground.clock,
+        survey,
+        tree,
+        node.tree,
+        config.state.directory,
+        _gate_policy(config),
+        partial(lit_connector, node.tree),
+    )
+    effects = _effects(ground, dmem, kernel)
     effects |= {
         HOOK: HookEffect(hook),
         SUPERVISED: SupervisedEffect(supervisor),
@@ -101,26 +111,23 @@ def build_tiers(
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
     )
-    looks = {"gate": gate.look} | ({"kernel": kernel.look} if kernel else {})
-    return Tiers(dmem, hook, supervisor, effects, means, looks)
+    looks = {"gate": gate.look}
+    looks |= {"hook": hook.probe} if config.hook.enabled else {}
+    looks |= {"kernel": kernel.look} if kernel else {}
+    return Tiers(dmem, supervisor, effects, means, looks)
 
 
 def _kernel_tier(
-    config: settings.Config,
-    node: Node,
-    clock: SystemClock,
-    tree: CgroupTree | None,
-    dmem: DmemController | None,
-    ledger: Ledger,
-    survey: Survey,
+    config: settings.Config, ground: Ground, dmem: DmemController | None, ledger: Ledger, survey: Survey
 ) -> KernelTier | None:
+    tree = ground.tree
     if tree is None or dmem is None:
         return None
-    outside = OutsideCgroups(tree, dmem, config.state.directory, clock.boot_id)
+    outside = OutsideCgroups(tree, dmem, config.state.directory, ground.clock.boot_id)
     probe = (config.closure.probe,) if config.closure.probe else KFD_PROBE
 
     def leave_out(pci: str) -> str | None:
-        connector = None if config.closure.displays else lit_connector(node.tree, pci)
+        connector = None if config.closure.displays else lit_connector(ground.node.tree, pci)
         return connector and f"{pci} drives a display at {connector}: see closure.displays"
 
     return KernelTier(
@@ -134,19 +141,14 @@ def _kernel_tier(
     )
 
 
-def _effects(
-    tree: CgroupTree | None,
-    dmem: DmemController | None,
-    kernel: KernelTier | None,
-    clock: SystemClock,
-    in_use: Callable[[int], bool],
-) -> dict[str, Effect]:
-    effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, in_use)}
+def _effects(ground: Ground, dmem: DmemController | None, kernel: KernelTier | None) -> dict[str, Effect]:
+    tree = ground.tree
+    effects: dict[str, Effect] = {PROCESS: ProcessEffect(ground.clock, ground.in_use)}
     if tree is not None:
         effects |= {
-            CGROUP: CgroupEffect(tree, find_systemd(tree.mount)),
+            CGROUP: CgroupEffect(tree, ground.systemd),
             OCCUPANTS: OccupantsEffect(tree),
-            ADOPTED: AdoptedEffect(tree, clock),
+            ADOPTED: AdoptedEffect(tree, ground.clock),
         }
         if dmem is not None:
             effects[DMEM] = DmemEffect(tree, dmem, kernel)

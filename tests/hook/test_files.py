@@ -222,10 +222,12 @@ def test_preparing_again_clears_nothing(node: Node) -> None:
 
 
 def test_without_a_library_the_reason_is_the_builds(tmp_path: Path) -> None:
-    """A package that was built without a compiler says so."""
+    """A package that was built without a compiler says so, as it was when it was last looked for."""
     files = HookFiles("gpulease", root=tmp_path / "hook", library=tmp_path / "libgpulease.so")
     assert "compiler" in (files.unavailable() or "")
     (tmp_path / build.REASON).write_text("made for another world\n", encoding="utf-8")
+    assert "compiler" in (files.unavailable() or "")
+    files.probe()
     assert "made for another world" in (files.unavailable() or "")
 
 
