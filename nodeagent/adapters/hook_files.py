@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import shutil
 import stat
 import threading
@@ -27,6 +28,9 @@ LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIMITS_MODE = 0o444
+_PRELOADABLE = re.compile(
+    r"[\w./+@=,-]+", re.ASCII
+)  # LD_PRELOAD is split at spaces and colons, and expands $
 
 
 class HookFiles:
@@ -74,13 +78,15 @@ class HookFiles:
         return None
 
     def library(self) -> Path:
-        """The library where every user can load it: as installed, or a copy where others cannot go.
+        """The library where every user can load it: as installed, or a copy where others cannot go or load it.
 
         A copy is named by its content, so that one in use is never replaced. Raises OutsideFault.
         """
         if self._public is None or not self._public.is_file():
             others_can_go = all(parent.stat().st_mode & stat.S_IXOTH for parent in self._library.parents)
-            self._public = self._library if others_can_go else self._copied()
+            others_can_load = others_can_go and self._library.stat().st_mode & stat.S_IROTH
+            fits = _PRELOADABLE.fullmatch(str(self._library))
+            self._public = self._library if others_can_load and fits else self._copied()
         return self._public
 
     def limits_path(self, lease_id: int) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import struct
 from pathlib import Path
@@ -219,6 +220,17 @@ def test_preparing_again_clears_nothing(node: Node) -> None:
     node.files.prepare(LEASE, 0, node.devices, strict=True)
     assert node.charged() == 4 * MIB
     assert program("alloc(7 << 20)") == "ENOMEM"
+
+
+@pytest.mark.parametrize("name", ["my env", "a:b", "$LIB"])
+def test_a_path_that_ld_preload_would_split_is_not_used(node: Node, name: str) -> None:
+    """A library at such a path would not be loaded, and the lease be held by nothing: a copy of it is."""
+    odd = node.directory / name / node.library.name
+    odd.parent.mkdir()
+    shutil.copy(node.library, odd)
+    root = node.directory / "hook"
+    assert HookFiles("gpulease", root=root, library=node.library).library() == node.library
+    assert HookFiles("gpulease", root=root, library=odd).library().parent == root / "lib"
 
 
 def test_without_a_library_the_reason_is_the_builds(tmp_path: Path) -> None:
