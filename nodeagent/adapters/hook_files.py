@@ -78,7 +78,7 @@ class HookFiles:
         return None
 
     def library(self) -> Path:
-        """The library where every user can load it: as installed, or a copy where others cannot go or load it.
+        """The library where every user can load it: as installed, or a copy where others could not.
 
         A copy is named by its content, so that one in use is never replaced. Raises OutsideFault.
         """
