@@ -9,7 +9,6 @@ from pathlib import Path
 
 from nodeagent import config as settings
 from nodeagent.adapters.cgroup import CgroupTree
-from nodeagent.adapters.clock import SystemClock
 from nodeagent.adapters.closure import OutsideCgroups
 from nodeagent.adapters.display import lit_connector
 from nodeagent.adapters.dmem import DmemController
@@ -17,11 +16,11 @@ from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
-from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.adapters.sysfs import SysTree
-from nodeagent.adapters.systemd import find_systemd
+from nodeagent.adapters.systemd import Systemd
+from nodeagent.domain.clock import Clock
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import (
     ADOPTED,
@@ -59,11 +58,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Ground:
+    """What the tiers stand on; *tree* is None where no cgroups can be made, *systemd* beside another init."""
+
+    node: Node
+    clock: Clock
+    tree: CgroupTree | None
+    systemd: Systemd | None
+    hook: HookFiles
+    in_use: Callable[[int], bool]  # whether a process has a GPU open
+    idle: Callable[[str], int | None]  # what a pool used when nobody worked on it, bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Tiers:
     """What this node holds leases with; *looks* is what the reconciler does for it at every look."""
 
     dmem: DmemController | None
-    hook: HookFiles
     supervisor: Supervisor
     effects: Mapping[str, Effect]
     means: tuple[Means, ...]
@@ -75,68 +86,63 @@ class Tiers:
         return {HOOK: self.effects[HOOK]}
 
 
-def build_tiers(
-    config: settings.Config,
-    node: Node,
-    instance: str,
-    clock: SystemClock,
-    tree: CgroupTree | None,
-    ledger: Ledger,
-    survey: Survey,
-    in_use: Callable[[int], bool],
-    scanner: Scanner,
-) -> Tiers:
-    """The tiers of *node*, strongest first in what they offer, and what proves that a slice is back."""
+def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey: Survey) -> Tiers:
+    """The tiers of the node, strongest first in what they offer, and what proves that a slice is back."""
+    node, tree, hook = ground.node, ground.tree, ground.hook
     dmem = DmemController(tree) if tree else None
-    hook = HookFiles(instance.removesuffix(".slice"))
     supervisor = Supervisor(
         kfd=node.root / "dev/kfd",
         kfd_processes=node.root / "sys/class/kfd/kfd/proc",
         dri=node.root / "dev/dri",
     )
-    kernel = _kernel_tier(config, node, clock, tree, dmem, ledger, survey)
-    lit = partial(lit_connector, node.tree)
-    gate = Gate(ledger, clock, survey, tree, node.tree, config.state.directory, _gate_policy(config), lit)
+    kernel = _kernel_tier(config, ground, dmem, ledger, survey)
+    gate = Gate(
+        ledger,
+        ground.clock,
+        survey,
+        tree,
+        node.tree,
+        config.state.directory,
+        _gate_policy(config),
+        partial(lit_connector, node.tree),
+    )
     farewell = Farewell(Grace(config.release.interrupt_seconds, config.release.grace_seconds))
-    effects = _effects(tree, dmem, kernel, clock, in_use, farewell)
+    effects = _effects(ground, dmem, kernel, farewell)
     sources, tolerance = figures(node), config.release.leak_tolerance_bytes
-    sampler = Sampler(ledger, clock, survey, tree, sources)
+    sampler = Sampler(ledger, ground.clock, survey, tree, sources)
     effects |= {
-        KFD: KfdEffect(ledger, clock, tree, partial(sources.kfd, None)),
-        VRAM: VramEffect(sampler, partial(_vram_used, node.tree), clock, tolerance),
+        KFD: KfdEffect(ledger, ground.clock, tree, partial(sources.kfd, None)),
+        VRAM: VramEffect(sampler, partial(_vram_used, node.tree), ground.clock, tolerance),
         HOOK: HookEffect(hook),
         SUPERVISED: SupervisedEffect(supervisor),
         GATE: GateEffect(gate, survey),
     }
     # Undone from the last to the first: who died, then who might still enter, then the memory.
     means: tuple[Means, ...] = (
-        VramMeans(dmem, scanner.idle, clock, tolerance),
+        VramMeans(dmem, ground.idle, ground.clock, tolerance),
         KernelMeans(dmem, kernel),
         SupervisedMeans(supervisor),
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
-        KfdMeans(clock),
+        KfdMeans(ground.clock),
     )
-    looks = {"gate": gate.look} | ({"kernel": kernel.look} if kernel else {})
-    return Tiers(dmem, hook, supervisor, effects, means, looks)
+    looks = {"gate": gate.look}
+    looks |= {"hook": hook.probe} if config.hook.enabled else {}
+    looks |= {"kernel": kernel.look} if kernel else {}
+    return Tiers(dmem, supervisor, effects, means, looks)
 
 
 def _kernel_tier(
-    config: settings.Config,
-    node: Node,
-    clock: SystemClock,
-    tree: CgroupTree | None,
-    dmem: DmemController | None,
-    ledger: Ledger,
-    survey: Survey,
+    config: settings.Config, ground: Ground, dmem: DmemController | None, ledger: Ledger, survey: Survey
 ) -> KernelTier | None:
+    tree = ground.tree
     if tree is None or dmem is None:
         return None
-    outside = OutsideCgroups(tree, dmem, config.state.directory, clock.boot_id)
+    outside = OutsideCgroups(tree, dmem, config.state.directory, ground.clock.boot_id)
     probe = (config.closure.probe,) if config.closure.probe else KFD_PROBE
 
     def leave_out(pci: str) -> str | None:
-        connector = None if config.closure.displays else lit_connector(node.tree, pci)
+        connector = None if config.closure.displays else lit_connector(ground.node.tree, pci)
         return connector and f"{pci} drives a display at {connector}: see closure.displays"
 
     return KernelTier(
@@ -151,19 +157,15 @@ def _kernel_tier(
 
 
 def _effects(
-    tree: CgroupTree | None,
-    dmem: DmemController | None,
-    kernel: KernelTier | None,
-    clock: SystemClock,
-    in_use: Callable[[int], bool],
-    farewell: Farewell,
+    ground: Ground, dmem: DmemController | None, kernel: KernelTier | None, farewell: Farewell
 ) -> dict[str, Effect]:
-    effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, in_use)}
+    tree = ground.tree
+    effects: dict[str, Effect] = {PROCESS: ProcessEffect(ground.clock, ground.in_use)}
     if tree is not None:
         effects |= {
-            CGROUP: CgroupEffect(tree, find_systemd(tree.mount)),
+            CGROUP: CgroupEffect(tree, ground.systemd),
             OCCUPANTS: OccupantsEffect(tree, farewell),
-            ADOPTED: AdoptedEffect(tree, clock),
+            ADOPTED: AdoptedEffect(tree, ground.clock),
         }
         if dmem is not None:
             effects[DMEM] = DmemEffect(tree, dmem, kernel)

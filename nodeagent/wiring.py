@@ -20,11 +20,13 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
+from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.sysfs import SysTree
+from nodeagent.adapters.systemd import find_systemd
 from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
@@ -49,7 +51,7 @@ from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
-from nodeagent.tiers import Node, build_tiers, figures
+from nodeagent.tiers import Ground, Node, build_tiers, figures
 
 LEDGER = "ledger.sqlite3"
 
@@ -121,7 +123,11 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     def in_use(pid: int) -> bool:
         return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
 
-    tiers = build_tiers(config, node, instance(state_dir), clock, tree, ledger, survey, in_use, scanner)
+    systemd = find_systemd(tree.mount) if tree else None
+    hook = HookFiles(instance(state_dir).removesuffix(".slice"))
+    tiers = build_tiers(
+        config, Ground(node, clock, tree, systemd, hook, in_use, scanner.idle), ledger, survey
+    )
     journal = Journal(ledger, tiers.effects)
     releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
     planner = Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory)))
@@ -200,7 +206,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         reconciler.stop()
         releaser.close()
         ledger.close()
-        tiers.hook.leave()
+        hook.leave()
         if tree is not None:
             tree.leave()
 

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import shutil
 import stat
 import threading
@@ -27,6 +28,9 @@ LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIMITS_MODE = 0o444
+_PRELOADABLE = re.compile(
+    r"[\w./+@=,-]+", re.ASCII
+)  # LD_PRELOAD is split at spaces and colons, and expands $
 
 
 class HookFiles:
@@ -35,14 +39,27 @@ class HookFiles:
     def __init__(self, stem: str, *, root: Path = ROOT, library: Path = LIBRARY) -> None:
         self._library = library
         self._public: Path | None = None
+        self._found: tuple[str | None] | None = None  # by the last probe
         self._root = root
         self._limits = root / stem
         self._stem = stem
         self._space = UsageSpace(root / "usage")
-        self._placing = threading.Lock()  # two users at a time would be given the same empty file system
+        self._placing = threading.Lock()  # two at a time would mount twice, or be given the same file system
 
     def unavailable(self) -> str | None:
-        """Why no process can be hooked here, or None. Makes the directories: less proves nothing."""
+        """Why no process can be hooked here, or None: what the last `probe` found."""
+        if self._found is None:
+            self.probe()
+        return self._found[0] if self._found else None
+
+    def probe(self) -> None:
+        """Look whether processes can be hooked here. Makes the directories: less proves nothing.
+
+        Done at the start and at each look of the reconciler, so that no grant touches the file system for it.
+        """
+        self._found = (self._look(),)
+
+    def _look(self) -> str | None:
         if platform.machine() != "x86_64":
             return f"the hook is built for x86_64 only, and this is {platform.machine()}"
         if not self._library.is_file():
@@ -61,13 +78,15 @@ class HookFiles:
         return None
 
     def library(self) -> Path:
-        """The library where every user can load it: as installed, or a copy where others cannot go.
+        """The library where every user can load it: as installed, or a copy where others could not.
 
         A copy is named by its content, so that one in use is never replaced. Raises OutsideFault.
         """
-        if self._public is None:
+        if self._public is None or not self._public.is_file():
             others_can_go = all(parent.stat().st_mode & stat.S_IXOTH for parent in self._library.parents)
-            self._public = self._library if others_can_go else self._copied()
+            others_can_load = others_can_go and self._library.stat().st_mode & stat.S_IROTH
+            fits = _PRELOADABLE.fullmatch(str(self._library))
+            self._public = self._library if others_can_load and fits else self._copied()
         return self._public
 
     def limits_path(self, lease_id: int) -> Path:
@@ -93,7 +112,7 @@ class HookFiles:
         """Read both files back. Raises OutsideFault where one is not as `prepare` leaves it."""
         path = self.limits_path(lease_id)
         with _named(path):
-            usage = UsageFile(self._place(lease_id, uid), lease_id, uid, len(devices))
+            usage = UsageFile(self.usage_path(lease_id), lease_id, uid, len(devices))
             wanted = limits_bytes(lease_id, devices, str(usage.path), strict=strict)
             if path.read_bytes() != wanted:
                 raise OutsideFault(path, "reads otherwise than it was written")
@@ -101,6 +120,8 @@ class HookFiles:
             if status.st_uid != 0 or status.st_mode != stat.S_IFREG | _LIMITS_MODE:
                 raise OutsideFault(path, "is not root's alone to write, so the hook would not believe it")
         with _named(usage.path):
+            if usage.path not in self._space.files(self._name(lease_id)):
+                raise OutsideFault(usage.path, "is missing")
             usage.check()
 
     def usage(self, lease_id: int, devices: int) -> Usage:
@@ -164,7 +185,7 @@ class HookFiles:
         return copy
 
     def _open_directories(self) -> None:
-        with _named(self._root):
+        with self._placing, _named(self._root):
             for directory in (self._root.parent, self._root, self._limits):
                 make_own(directory)
             self._space.prepare()

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "format.h"
@@ -115,15 +116,27 @@ bool account_take(struct supervised *lease, uint32_t index, pid_t process, pid_t
 		  enum charge charge);
 bool account_range(struct supervised *lease, uint32_t index, pid_t process, uint64_t start, uint64_t size);
 bool account_export(struct supervised *lease, pid_t process);
+bool account_contexts(struct supervised *lease, pid_t process);
 void account_returned(pid_t thread);
 
+/* supervisor_counters.c: what KFD counts for one process */
+struct counters {
+	bool contexts;			/* it may have more than one */
+	int file[MAX_DEVICES];
+};
+void counters_init(struct counters *counters);
+void counters_close(struct counters *counters);
+bool counters_exist(const struct supervised *lease, pid_t process);
+uint64_t counters_read(const struct supervised *lease, struct counters *counters, pid_t process, uint32_t device);
+
 /* supervisor_proc.c: what /proc says */
-pid_t proc_process_of(pid_t thread);
+bool proc_look_at(pid_t thread, int descriptor, pid_t *process, struct stat *status);
 uint64_t proc_start_time(pid_t process);
 bool proc_in_ioctl(pid_t thread);
 enum mapped { MAPPED, UNMAPPED, MAPPINGS_UNSEEN };
 enum mapped proc_mapped(pid_t process, uint64_t start, uint64_t end);
 uint64_t proc_number(const char *path);
+bool proc_read_number(int file, uint64_t *number);
 
 /* cumask.c, shared with the hook */
 void cumask_map(const struct limits_device *device, const uint32_t *asked, uint32_t bits,

@@ -8,10 +8,7 @@
  */
 #include "supervisor.h"
 
-#include <dirent.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MAX_PROCESSES 1024
 #define MAX_PENDING 4096
@@ -20,6 +17,7 @@
 static struct process {
 	pid_t pid;
 	uint64_t start_time;
+	struct counters counters;
 	bool exporter;
 	uint64_t kept[MAX_DEVICES];	/* an exporter's: all that it had then and was given since */
 } processes[MAX_PROCESSES];
@@ -41,35 +39,6 @@ static struct range {
 } ranges[MAX_RANGES];
 static size_t range_count;
 
-/* One level below a process's directory there may be further contexts of it. */
-static uint64_t counted_in(const char *directory, uint32_t gpu_id)
-{
-	char path[512];
-	uint64_t total;
-	DIR *open;
-
-	snprintf(path, sizeof(path), "%s/vram_%u", directory, gpu_id);
-	total = proc_number(path);
-	open = opendir(directory);
-	for (const struct dirent *entry; open && (entry = readdir(open));) {
-		if (strncmp(entry->d_name, "context_", 8) || strlen(entry->d_name) > 64)
-			continue;
-		snprintf(path, sizeof(path), "%s/%s/vram_%u", directory, entry->d_name, gpu_id);
-		total += proc_number(path);
-	}
-	if (open)
-		closedir(open);
-	return total;
-}
-
-static uint64_t counted(const struct supervised *lease, pid_t pid, uint32_t device)
-{
-	char directory[256];
-
-	snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, pid);
-	return counted_in(directory, lease->limits.device[device].gpu_id);
-}
-
 static uint64_t used(const struct supervised *lease, uint32_t device)
 {
 	uint64_t total = residue[device];
@@ -79,7 +48,7 @@ static uint64_t used(const struct supervised *lease, uint32_t device)
 	for (size_t i = 0; i < range_count; i++)
 		total += ranges[i].device == device ? ranges[i].end - ranges[i].start : 0;
 	for (size_t i = 0; i < process_count; i++) {
-		const uint64_t now = counted(lease, processes[i].pid, device);
+		const uint64_t now = counters_read(lease, &processes[i].counters, processes[i].pid, device);
 
 		total += now > processes[i].kept[device] ? now : processes[i].kept[device];
 	}
@@ -94,20 +63,12 @@ static struct process *find(pid_t pid)
 	return NULL;
 }
 
-static bool has_counters(const struct supervised *lease, pid_t pid)
-{
-	char directory[256];
-
-	snprintf(directory, sizeof(directory), "%s/%d", lease->kfd_processes, pid);
-	return !access(directory, F_OK);
-}
-
 /* Unseen mappings are a process's whose threads have all ended: gone, unless a process that shares them lives on. */
 static bool still_mapped(const struct supervised *lease, const struct range *range)
 {
 	const enum mapped found = proc_mapped(range->process, range->start, range->end);
 
-	return found == MAPPED || (found == MAPPINGS_UNSEEN && has_counters(lease, range->process));
+	return found == MAPPED || (found == MAPPINGS_UNSEEN && counters_exist(lease, range->process));
 }
 
 /*
@@ -121,11 +82,13 @@ static void sweep(const struct supervised *lease)
 	for (size_t i = 0; i < process_count; i++) {
 		const uint64_t now = proc_start_time(processes[i].pid);
 
-		if (now == processes[i].start_time || (!now && has_counters(lease, processes[i].pid)))
+		if (now == processes[i].start_time || (!now && counters_exist(lease, processes[i].pid))) {
 			processes[kept++] = processes[i];
-		else
-			for (uint32_t device = 0; device < lease->limits.devices; device++)
-				residue[device] += processes[i].kept[device];
+			continue;
+		}
+		counters_close(&processes[i].counters);
+		for (uint32_t device = 0; device < lease->limits.devices; device++)
+			residue[device] += processes[i].kept[device];
 	}
 	process_count = kept;
 	kept = 0;
@@ -152,6 +115,7 @@ static struct process *known(const struct supervised *lease, pid_t pid)
 		return NULL;
 	process = &processes[process_count++];
 	memset(process, 0, sizeof(*process));
+	counters_init(&process->counters);
 	process->pid = pid;
 	process->start_time = proc_start_time(pid);
 	return process;
@@ -220,7 +184,7 @@ bool account_export(struct supervised *lease, pid_t pid)
 		return process != NULL;
 	process->exporter = true;
 	for (uint32_t device = 0; device < lease->limits.devices; device++)
-		process->kept[device] = counted(lease, pid, device);
+		process->kept[device] = counters_read(lease, &process->counters, pid, device);
 	for (size_t i = 0; i < pending_count; i++)
 		if (pending[i].process == pid)
 			process->kept[pending[i].device] += pending[i].size;
@@ -277,4 +241,14 @@ bool account_range(struct supervised *lease, uint32_t index, pid_t pid, uint64_t
 	if (range_count == MAX_RANGES)
 		sweep(lease);
 	return join(index, pid, start, end);
+}
+
+/* From now on the process may have further contexts, whose counters are beside its own. */
+bool account_contexts(struct supervised *lease, pid_t pid)
+{
+	struct process *process = known(lease, pid);
+
+	if (process)
+		process->counters.contexts = true;
+	return process != NULL;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * One notification: whom and what it is about, then "go on" or an errno. A program's memory is read and written
- * only while its notification is known to be alive before and after, so that a recycled number is nobody's. What it
- * cannot find out, it refuses.
+ * One notification: whom and what it is about, then "go on" or an errno. What was read of a program's memory counts
+ * only if its notification is alive afterwards, so that a recycled number is nobody's. What it cannot find out, it
+ * refuses.
  */
 #include "supervisor.h"
 
@@ -41,8 +41,6 @@ static int read_caller(const struct supervised *lease, const struct seccomp_noti
 		const struct iovec local = { (char *)to + done, part };
 		const struct iovec remote = { (void *)(uintptr_t)(address + done), part };
 
-		if (!alive(lease, call))
-			return ESRCH;
 		if (process_vm_readv((pid_t)call->pid, &local, 1, &remote, 1, 0) != (ssize_t)part)
 			return EFAULT;
 		done += part;
@@ -247,22 +245,6 @@ static int set_mask(struct supervised *lease, const struct seccomp_notif *call, 
 	return memcmp(wanted, granted, bytes) ? write_caller(lease, call, asked.mask, granted, bytes) : 0;
 }
 
-/* What the thread's descriptor leads to, without asking its file system: one of the user's own may not answer. */
-static bool look_at(pid_t thread, int descriptor, struct stat *status)
-{
-	struct statx known;
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", thread, descriptor);
-	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &known))
-		return false;
-	status->st_mode = known.stx_mode;
-	status->st_ino = known.stx_ino;
-	status->st_dev = makedev(known.stx_dev_major, known.stx_dev_minor);
-	status->st_rdev = makedev(known.stx_rdev_major, known.stx_rdev_minor);
-	return true;
-}
-
 static bool same_file(const struct file_identity *file, const struct stat *status)
 {
 	if (!file->known)
@@ -286,14 +268,12 @@ static bool render_minor(const struct supervised *lease, const struct stat *stat
 static int decide(struct supervised *lease, const struct seccomp_notif *call)
 {
 	const uint32_t number = IOCTL_NUMBER(call->data.args[1]);
-	const pid_t process = proc_process_of((pid_t)call->pid);
 	struct stat status;
+	pid_t process;
 	uint32_t node;
 
 	account_returned((pid_t)call->pid);
-	if (!process)
-		return ESRCH;
-	if (!look_at((pid_t)call->pid, (int)call->data.args[0], &status))
+	if (!proc_look_at((pid_t)call->pid, (int)call->data.args[0], &process, &status))
 		return errno == ENOENT ? EBADF : errno;
 	if (same_file(&lease->kfd, &status)) {
 		switch (number) {
@@ -301,6 +281,7 @@ static int decide(struct supervised *lease, const struct seccomp_notif *call)
 		case KFD_SVM: return share(lease, call, process);
 		case KFD_SET_CU_MASK: return set_mask(lease, call, process);
 		case KFD_CRIU: return EPERM;
+		case KFD_CREATE_PROCESS: return account_contexts(lease, process) ? 0 : ENOMEM;
 		case KFD_EXPORT_DMABUF: return account_export(lease, process) ? 0 : ENOMEM;
 		}
 	} else if (render_minor(lease, &status, &node)) {

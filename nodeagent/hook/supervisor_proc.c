@@ -3,10 +3,12 @@
 #include "supervisor.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /* The start of a file as text; false where it cannot be read. */
@@ -45,21 +47,40 @@ static pid_t read_process_of(pid_t thread)
 	return line ? (pid_t)strtol(line + 6, NULL, 10) : 0;
 }
 
-/* Threads ask again and again, and `status` is the dearest of all files here: look whether it is as last time. */
-pid_t proc_process_of(pid_t thread)
+static bool look_at(pid_t process, pid_t thread, int descriptor, struct stat *status)
+{
+	struct statx known;
+	char path[96];
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", process, thread, descriptor);
+	/* Nothing is asked of its file system: one of the user's own may not answer. */
+	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &known))
+		return false;
+	status->st_mode = known.stx_mode;
+	status->st_ino = known.stx_ino;
+	status->st_dev = makedev(known.stx_dev_major, known.stx_dev_minor);
+	status->st_rdev = makedev(known.stx_rdev_major, known.stx_rdev_minor);
+	return true;
+}
+
+/*
+ * What a thread's descriptor leads to, and whose thread it is. Threads ask again and again, and `status` is the
+ * dearest of all files here: the path itself says whether the thread is the same process's as last time.
+ */
+bool proc_look_at(pid_t thread, int descriptor, pid_t *process, struct stat *status)
 {
 	static struct { pid_t thread, process; } last[64];
 	const size_t slot = (size_t)thread % 64;
-	char path[64];
 
-	if (last[slot].thread == thread) {
-		snprintf(path, sizeof(path), "/proc/%d/task/%d", last[slot].process, thread);
-		if (!access(path, F_OK))
-			return last[slot].process;
+	if (last[slot].thread == thread && look_at(last[slot].process, thread, descriptor, status)) {
+		*process = last[slot].process;
+		return true;
 	}
+	*process = read_process_of(thread);
 	last[slot].thread = thread;
-	last[slot].process = read_process_of(thread);
-	return last[slot].process;
+	last[slot].process = *process;
+	errno = ESRCH;
+	return *process && look_at(*process, thread, descriptor, status);
 }
 
 /* Field 22 of proc_pid_stat(5); the command's name may hold blanks and parentheses. */
@@ -122,6 +143,19 @@ enum mapped proc_mapped(pid_t process, uint64_t start, uint64_t end)
 	if (threads)
 		closedir(threads);
 	return found;
+}
+
+/* The number that an open file begins with now. */
+bool proc_read_number(int file, uint64_t *number)
+{
+	char text[32];
+	const ssize_t got = pread(file, text, sizeof(text) - 1, 0);
+
+	if (got <= 0)
+		return false;
+	text[got] = '\0';
+	*number = strtoull(text, NULL, 10);
+	return true;
 }
 
 /* The number that a file begins with. */

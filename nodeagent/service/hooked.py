@@ -5,15 +5,11 @@ It holds programs that are honest or careless. Its own holder can go around it: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nodeagent.adapters.hook_files import HookFiles
-from nodeagent.adapters.hook_format import HookDevice, shown_bytes
-from nodeagent.domain.cuset import CuSet
-from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.guarantee import Compute, Hold, Memory
-from nodeagent.domain.lease import PlacedSlice
+from nodeagent.service.charging import chargeable, charged_devices, devices_of
 from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Told
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
@@ -39,14 +35,12 @@ class HookMeans:
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):
             return []
-        devices = [device_arguments(one, setting.inventory) for one in setting.placed]
-        demanded = setting.demanded.memory
+        devices, demanded = charged_devices(setting), setting.demanded.memory
         strict = demanded is not None and demanded is not Memory.ADVISORY
         return [Planned(HOOK, {"lease": lease_id, "uid": setting.uid, "devices": devices, "strict": strict})]
 
     def _applies(self, setting: Setting) -> bool:
-        known = all(hookable(setting.inventory.device(one.device)) for one in setting.placed)
-        return not setting.adopted and known and self._unavailable() is None
+        return not setting.adopted and chargeable(setting) and self._unavailable() is None
 
     def _unavailable(self) -> str | None:
         return "turned off by hook.enabled" if self._files is None else self._files.unavailable()
@@ -92,26 +86,3 @@ class HookEffect:
 
 
 _HOLD = Hold(memory=Memory.HOOK, compute=Compute.HOOK)
-
-
-def hookable(device: Device | None) -> bool:
-    """Whether the hook can tell the device: by KFD's id, and by its render node."""
-    return device is not None and device.gpu_id is not None and device.render_node is not None
-
-
-def device_arguments(placed: PlacedSlice, inventory: Inventory) -> Mapping[str, Any]:
-    device = inventory.device(placed.device)
-    if device is None or device.render_node is None:
-        raise LookupError(placed.device)  # _applies looked
-    return {
-        "gpu_id": device.gpu_id,
-        "render_minor": int(device.render_node.removeprefix("renderD")),
-        "limit_bytes": shown_bytes(placed.vram_bytes),
-        "device_cus": device.cus,
-        "unit": device.geometry.pair if device.geometry else 1,
-        "cus": "" if placed.whole else str(placed.cus),
-    }
-
-
-def devices_of(arguments: Arguments) -> list[HookDevice]:
-    return [HookDevice(**{**one, "cus": CuSet.parse(one["cus"])}) for one in arguments["devices"]]

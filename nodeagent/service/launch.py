@@ -18,7 +18,7 @@ from nodeagent.service.anchoring import Anchors
 from nodeagent.service.attach import own_active
 from nodeagent.service.cgroup_effects import CGROUP, ref_of
 from nodeagent.service.changes import Changes
-from nodeagent.service.hooked import devices_of
+from nodeagent.service.charging import devices_of
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
 from nodeagent.service.quotas import Quotas

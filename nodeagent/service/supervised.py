@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Hold, Memory
+from nodeagent.service.charging import chargeable, charged_devices
 from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
-from nodeagent.service.hooked import device_arguments, hookable
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 
@@ -37,14 +37,12 @@ class SupervisedMeans:
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):
             return []
-        devices = [device_arguments(one, setting.inventory) for one in setting.placed]
-        return [Planned(SUPERVISED, {"lease": lease_id, "devices": devices})]
+        return [Planned(SUPERVISED, {"lease": lease_id, "devices": charged_devices(setting)})]
 
     def _applies(self, setting: Setting) -> bool:
         if setting.demanded.memory is not Memory.SUPERVISED or setting.cgroup is None:
             return False
-        known = all(hookable(setting.inventory.device(one.device)) for one in setting.placed)
-        return known and self._unavailable() is None
+        return chargeable(setting) and self._unavailable() is None
 
     def _unavailable(self) -> str | None:
         return "turned off" if self._supervisor is None else self._supervisor.unavailable()

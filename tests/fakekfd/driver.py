@@ -41,6 +41,7 @@ class Allocation:
     gpu_id: int
     size: int
     flags: int
+    context: int = 0  # of the process: 0 is its first
     exported: bool = False  # somebody may hold the file, and with it the memory
 
 
@@ -70,6 +71,7 @@ class Process:
     allocations: dict[int, Allocation] = field(default_factory=dict)
     queues: dict[int, Queue] = field(default_factory=dict)
     events: dict[int, bool] = field(default_factory=dict)
+    contexts: int = 1  # the last one is what allocates
     queue_ids: Any = field(default_factory=itertools.count)
     event_ids: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -148,7 +150,8 @@ class Driver:
         else:
             self.gpu(gpu_id)
             self.note("alloc", pid=process.pid, gpu_id=gpu_id, size=size, flags=flags, code=0)
-        allocation = Allocation(next(self._handles), process.pid, gpu_id, size, flags)
+        number = next(self._handles)
+        allocation = Allocation(number, process.pid, gpu_id, size, flags, process.contexts - 1)
         process.allocations[allocation.handle] = allocation
         return allocation
 
@@ -178,9 +181,10 @@ class Driver:
             raise OSError(errno.EINVAL, f"no allocation {handle}")
         process.allocations[handle].exported = True
 
-    def vram(self, process: Process, gpu_id: int) -> int:
-        """Bytes of a process on a GPU, as kfd/proc/<pid>/vram_<gpu_id> shows them."""
-        return sum(a.size for a in process.allocations.values() if a.gpu_id == gpu_id and a.flags & VRAM)
+    def vram(self, process: Process, gpu_id: int, context: int = 0) -> int:
+        """Bytes of a process's context on a GPU, as kfd/proc/<pid>/vram_<gpu_id> shows them of the first."""
+        held = (a for a in process.allocations.values() if a.gpu_id == gpu_id and a.context == context)
+        return sum(a.size for a in held if a.flags & VRAM)
 
     def note(self, what: str, **values: Any) -> None:
         """Add to the log of what reached the kernel."""

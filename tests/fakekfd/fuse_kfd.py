@@ -113,6 +113,9 @@ def entry(driver: Driver, process: Process) -> dict[str, object]:
     for gpu_id in driver.gpus:
         files[f"vram_{gpu_id}"] = f"{driver.vram(process, gpu_id)}\n"
         files[f"sdma_{gpu_id}"] = "0\n"
+    for context in range(1, process.contexts):
+        used = {f"vram_{gpu_id}": f"{driver.vram(process, gpu_id, context)}\n" for gpu_id in driver.gpus}
+        files[f"context_{context}"] = used
     return files
 
 

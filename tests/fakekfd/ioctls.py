@@ -117,6 +117,7 @@ class Ioctls:
             0x23: (16, True, self.available),
             0x24: (16, True, lambda call: self.driver.export(call.process, call.get("Q")[0])),
             0x25: (16, True, nothing),  # RUNTIME_ENABLE
+            0x27: (0, False, self.create_process),
         }
 
     def serve(self, request: Ioctl) -> None:
@@ -151,6 +152,10 @@ class Ioctls:
         elif not flags & USERPTR:
             offset, self._offset = self._offset, self._offset + size + -size % HUGE_PAGE
         call.put("QQ", 16, allocation.handle, offset)
+
+    def create_process(self, call: Call) -> None:
+        """A further context; the real one is then reached by a file of its own."""
+        call.process.contexts += 1
 
     def available(self, call: Call) -> None:
         gpu = self.driver.gpu(call.get("I", 8)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import struct
 from pathlib import Path
@@ -221,11 +222,24 @@ def test_preparing_again_clears_nothing(node: Node) -> None:
     assert program("alloc(7 << 20)") == "ENOMEM"
 
 
+@pytest.mark.parametrize("name", ["my env", "a:b", "$LIB"])
+def test_a_path_that_ld_preload_would_split_is_not_used(node: Node, name: str) -> None:
+    """A library at such a path would not be loaded, and the lease be held by nothing: a copy of it is."""
+    odd = node.directory / name / node.library.name
+    odd.parent.mkdir()
+    shutil.copy(node.library, odd)
+    root = node.directory / "hook"
+    assert HookFiles("gpulease", root=root, library=node.library).library() == node.library
+    assert HookFiles("gpulease", root=root, library=odd).library().parent == root / "lib"
+
+
 def test_without_a_library_the_reason_is_the_builds(tmp_path: Path) -> None:
-    """A package that was built without a compiler says so."""
+    """A package that was built without a compiler says so, as it was when it was last looked for."""
     files = HookFiles("gpulease", root=tmp_path / "hook", library=tmp_path / "libgpulease.so")
     assert "compiler" in (files.unavailable() or "")
     (tmp_path / build.REASON).write_text("made for another world\n", encoding="utf-8")
+    assert "compiler" in (files.unavailable() or "")
+    files.probe()
     assert "made for another world" in (files.unavailable() or "")
 
 

@@ -102,6 +102,19 @@ def test_a_limit_comes_back_under_what_is_used_meanwhile(rig, wired: Wired, even
     assert holder.do(f"alloc {2 * size}") == "ENOMEM"
 
 
+def test_limits_come_back_with_the_driver(rig, wired: Wired, eventually) -> None:
+    """Reloading the driver leaves every cgroup unlimited: leases and all else are held again."""
+    lease = wired.grant(GIB)
+    ((region, size),) = wired.regions(lease).items()
+    command("modprobe", "-r", "fakegpu")
+    assert (path_of(lease) / "dmem.max").read_text() == ""
+    command("modprobe", "fakegpu")
+    eventually(lambda: limit(path_of(lease), region) == str(size))
+    eventually(lambda: limit(CGROUPS / "user.slice", region) == "0")
+    holder = rig.holder(gpu_of(rig, region), path_of(lease))
+    assert (holder.do(f"alloc {size}"), holder.do("alloc 4096")) == ("ok", "ENOMEM")
+
+
 @pytest.mark.way_out("the agent is stopped or killed", tier="kernel", outcome="limits and closure stay")
 def test_nothing_is_charged_once_everything_was_killed(rig, wired: Wired, eventually) -> None:
     """The agent's end takes no limit; a kill of the lease's processes gives every byte back."""

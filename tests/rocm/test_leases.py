@@ -5,6 +5,10 @@ Under the hook, and under the supervisor with nothing loaded into the program.
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 
 from .machine import MIB, Leased
@@ -60,6 +64,29 @@ def test_memory_info(hooked: Leased, program: str) -> None:
         "malloc 1024 hipSuccess",
         f"info {last} 65536 hipSuccess",
     ], ran.errors
+
+
+SHOWN = """
+shows=$1; shift
+mkfifo "$0/go"
+"$@" <"$0/go" >"$0/said" &
+exec 3>"$0/go"
+until grep -q stay "$0/said" || ! kill -0 $!; do sleep 0.05; done
+"$shows" -m gpulease show "$GPULEASE_ID" --json
+exec 3>&-
+wait $!
+"""
+
+
+def test_what_a_program_counts_is_shown(hooked: Leased, program: str, tmp_path: Path) -> None:
+    """While it runs, `gpulease show` tells the bytes that it counts and how often it was refused."""
+    steps = (*hooked.release.enter, program, "malloc=2048", "malloc=3000", "stay")
+    shell = ("sh", "-c", SHOWN, str(tmp_path), sys.executable)
+    ran = hooked.node.run(*hooked.take(GRANT), *shell, *hooked.tier.before, *steps)
+    shown = json.loads("\n".join(ran.lines))
+    (slice_,) = shown["slices"]
+    assert 2048 * MIB <= slice_["told_bytes"] <= slice_["vram_bytes"], ran.errors
+    assert shown["denied"] >= 1
 
 
 def test_a_narrower_stream_mask(leased: Leased, program: str) -> None:

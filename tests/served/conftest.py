@@ -8,6 +8,7 @@ in gets ENXIO, all others EACCES. /dev/kfd is /dev/zero's twin, which opens and 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -210,6 +211,9 @@ def node() -> Iterator[ServedNode]:
     directory = Path(tempfile.mkdtemp(prefix="served-"))
     directory.chmod(0o755)
     with contextlib.ExitStack() as last:
+        # One at a time: who has a device open is looked for on the whole machine, and killed in one test.
+        turn = last.enter_context(Path(tempfile.gettempdir(), "nodeagent-served.lock").open("w"))
+        fcntl.flock(turn, fcntl.LOCK_EX)
         last.callback(shutil.rmtree, directory, ignore_errors=True)
         (directory / "dev").mkdir()
         shutil.copytree(Path(gpulease.__file__).parent, directory / "client" / "gpulease")

@@ -14,9 +14,10 @@ from service_world import SCRIPTED, PlannerWithMore, ScriptedEffect, TurnedClock
 
 from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
-from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
+from nodeagent.config import Closure, Config, Release, State
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.request import Request, SliceRequest
@@ -25,22 +26,9 @@ from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
 from nodeagent.service.booking import Booker
-from nodeagent.service.cgroup_effects import (
-    ADOPTED,
-    CGROUP,
-    DMEM,
-    OCCUPANTS,
-    PROCESS,
-    AdoptedEffect,
-    CgroupEffect,
-    DmemEffect,
-    OccupantsEffect,
-    ProcessEffect,
-)
 from nodeagent.service.changes import Changes
-from nodeagent.service.effects import Effect, Journal
+from nodeagent.service.effects import Journal
 from nodeagent.service.grant import Granter
-from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
@@ -50,8 +38,10 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
+from nodeagent.tiers import Ground, Node, build_tiers
 
 GIB = 1 << 30
+KILL, OPEN = Release(grace_seconds=0), Closure(enabled=False)
 EVERY_LOOK = Periods(look=0, pause=0)  # a test that looks wants to see everything
 ROOMY = QuotaLimits(live_leases=10_000, queued_leases=10_000, grants_per_second=1e9)
 T = TypeVar("T")
@@ -82,19 +72,26 @@ class House:
         owner_of: Callable[[int], int] = lambda uid: uid,
         timeout: float = 0.1,
         periods: Periods = EVERY_LOOK,
+        hook: HookFiles | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
-        self.root, self.clock, self.tree, self.effect = root, clock, tree, effect
+        self.root, self.clock, self.tree = root, clock, tree
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
-        dmem = DmemController(tree) if tree else None
-        found = machine.find(name)
-        scanner = Scanner(machine.SimulatedTree(root, found), reserve_percent=1, include_apus=False)
+        node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
+        scanner = Scanner(node.tree, reserve_percent=1, include_apus=False)
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation)
-        self.changes, locks = Changes(), LeaseLocks()
+        self.changes = Changes()
+        locks = self.locks = LeaseLocks()
         self.anchors = Anchors(AnchorLimits(), clock, tree)
-        self.journal = Journal(self.ledger, self._effects(tree, dmem))
+        settings = Config(state=State(directory=state), release=KILL, closure=OPEN, **config or {})
+        absent = HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
+        ground = Ground(node, clock, tree, None, hook or absent, self.in_use, scanner.idle)
+        self.tiers = build_tiers(settings, ground, self.ledger, self.survey)
+        scripted = {SCRIPTED: effect} if effect else {}
+        self.journal = Journal(self.ledger, {**self.tiers.effects, **scripted})
         self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout, self.survey.away)
         self.planner = (PlannerWithMore if effect else Planner)(
-            tree, None if tree else "none", [KernelMeans(dmem)], clock
+            tree, None if tree else "none", self.tiers.means, clock
         )
         self.quotas = Quotas(limits, clock, owner_of)
         booker = Booker(
@@ -127,6 +124,7 @@ class House:
             self.changes,
             tree,
             periods,
+            looks=self.tiers.looks,
         )
         self.agent = Agent(
             AgentParts(
@@ -156,19 +154,6 @@ class House:
 
     def in_use(self, pid: int) -> bool:
         return gpu_in_use(pid, self.root / "sys/class/kfd/kfd/proc")
-
-    def _effects(self, tree: CgroupTree | None, dmem: DmemController | None) -> dict[str, Effect]:
-        effects: dict[str, Effect] = {PROCESS: ProcessEffect(self.clock, self.in_use)}
-        if tree is not None and dmem is not None:
-            effects |= {
-                CGROUP: CgroupEffect(tree),
-                OCCUPANTS: OccupantsEffect(tree),
-                ADOPTED: AdoptedEffect(tree, self.clock),
-                DMEM: DmemEffect(tree, dmem),
-            }
-        if self.effect is not None:
-            effects[SCRIPTED] = self.effect
-        return effects
 
     def open(self) -> House:
         """What wiring's start does, without its threads: tests call `look` themselves."""

@@ -44,7 +44,7 @@ def test_attaching_over_and_over_grows_no_journal(house: House, children) -> Non
     lease = house.grant(admin(), cus=8, anchor=AnchorKind.CGROUP)
     for _ in range(3):
         house.agent.attach(caller, lease.id)
-    assert [record.kind for record in house.ledger.effects(lease.id)] == ["process"]
+    assert [record.kind for record in house.ledger.effects(lease.id)].count("process") == 1
 
 
 def test_every_attached_process_holds_the_slice(house: House, children) -> None:

@@ -5,60 +5,50 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from service_builders import GIB, House, until, user
 
-from nodeagent.adapters.acl import Acl
-from nodeagent.adapters.sysfs import SysTree
+from nodeagent.adapters.acl import Acl, DeviceNode
+from nodeagent.config import Devices
 from nodeagent.domain.guarantee import Visibility
 from nodeagent.domain.lease import Lease, LeaseState
-from nodeagent.service.gate import GATE, RECORD, Gate, GateEffect, GateMeans, GatePolicy
+from nodeagent.service.gate import RECORD
 
 ANN, BEN = 61_001, 61_002
-ON = GatePolicy(enabled=True)
+MINOR = os.getpid() & 0xFFFFF  # of this run alone: who has it open is looked for on the whole machine
 
 
 class Gated:
     """An agent with a gate, over nodes that nobody's driver serves: opening one fails, but not for rights."""
 
-    def __init__(self, house: House, state: Path, policy: GatePolicy = ON) -> None:
-        self.house, self.state = house, state
-        dri = house.root / "dev/dri"
-        if not dri.exists():
-            dri.mkdir(parents=True)
-            os.mknod(house.root / "dev/kfd", 0o20666, os.makedev(511, 0))
-            (house.root / "dev/kfd").chmod(0o666)
-            for device in house.survey.found().devices:
-                minor = int(device.render_node.removeprefix("renderD"))
-                os.mknod(dri / device.render_node, 0o20666, os.makedev(226, minor))
-                (dri / device.render_node).chmod(0o666)
-            (house.root / "sys/class/kfd/kfd/dev").write_text("511:0\n")
-        self.gate = self.of(policy)
+    def __init__(self, build: Callable[..., House], state: Path) -> None:
+        self._build, self.state = build, state
+        self.house = build()
+        dri = self.house.root / "dev/dri"
+        dri.mkdir(parents=True)
+        os.mknod(self.kfd, 0o20666, os.makedev(511, MINOR))
+        for device in self.house.survey.found().devices:
+            minor = int(device.render_node.removeprefix("renderD"))
+            os.mknod(dri / device.render_node, 0o20666, os.makedev(226, minor))
+        for node in self.nodes():
+            node.chmod(0o666)
+        (self.house.root / "sys/class/kfd/kfd/dev").write_text(f"511:{MINOR}\n")
 
-    def of(self, policy: GatePolicy, display: Any = lambda pci: None) -> Gate:
-        """Another agent's gate over the same state, as after a restart."""
-        house = self.house
-        gate = Gate(
-            house.ledger,
-            house.clock,
-            house.survey,
-            house.tree,
-            SysTree(house.root),
-            self.state,
-            policy,
-            display,
-        )
-        house.journal._effects[GATE] = GateEffect(gate, house.survey)
-        house.planner._means = (*house.planner._means[:1], GateMeans(gate))
-        house.reconciler._looks["gate"] = gate.look
-        return gate
+    @property
+    def kfd(self) -> Path:
+        return self.house.root / "dev/kfd"
+
+    def begin(self, gate: str = "acl", **settings: Any) -> None:
+        """Another agent over the same state, as after a restart; it has had its first look."""
+        self.house.die()
+        self.house = self._build(config={"devices": Devices(gate=gate, **settings)})
 
     def nodes(self) -> list[Path]:
-        return [self.house.root / "dev/kfd", *sorted((self.house.root / "dev/dri").iterdir())]
+        return [self.kfd, *sorted((self.house.root / "dev/dri").iterdir())]
 
     def open_to(self, uid: int) -> list[str]:
         """The nodes whose rights let *uid* in, as the kernel says to a process of that uid."""
@@ -77,13 +67,19 @@ class Gated:
 
 
 @pytest.fixture
-def gated(build: Any, tmp_path: Path) -> Iterator[Gated]:
+def before(build: Callable[..., House], tmp_path: Path) -> Gated:
+    """The node before its agent has the gate."""
     if os.geteuid() != 0:
         pytest.skip("device nodes and other users need root")
-    house = build()
     for part in (tmp_path, *tmp_path.parents[:3]):
         part.chmod(part.stat().st_mode | 0o711)
-    yield Gated(house, tmp_path / "state")
+    return Gated(build, tmp_path / "state")
+
+
+@pytest.fixture
+def gated(before: Gated) -> Gated:
+    before.begin()
+    return before
 
 
 def grant(gated: Gated, uid: int, **wanted: Any) -> Lease:
@@ -97,9 +93,11 @@ def device_node(lease: Lease, gated: Gated) -> str:
 @pytest.mark.way_out(
     "opening a device that one has no lease on", tier="acl", outcome="refused by the file's ACL"
 )
-def test_a_lease_opens_its_own_nodes_to_its_holder(gated: Gated) -> None:
+def test_a_lease_opens_its_own_nodes_to_its_holder(before: Gated) -> None:
     """/dev/kfd and the lease's render node, for its uid and as long as it lives; to others all is closed."""
+    gated = before
     assert len(gated.open_to(ANN)) == 3
+    gated.begin()
     lease = grant(gated, ANN)
     assert gated.open_to(ANN) == ["kfd", device_node(lease, gated)]
     assert gated.open_to(BEN) == []
@@ -128,7 +126,7 @@ def test_what_udev_resets_is_closed_again(gated: Gated) -> None:
     for node in gated.nodes():
         node.chmod(0o666)
     assert len(gated.open_to(BEN)) == 3
-    gated.of(ON).look()
+    gated.begin()
     assert gated.open_to(BEN) == []
     assert gated.open_to(ANN) == ["kfd", device_node(lease, gated)]
 
@@ -136,7 +134,7 @@ def test_what_udev_resets_is_closed_again(gated: Gated) -> None:
 def test_turned_off_it_puts_back_what_was_there(gated: Gated) -> None:
     """Modes and ACLs as before the gate first closed, and nothing is left on record."""
     grant(gated, ANN)
-    gated.of(GatePolicy()).look()
+    gated.begin(gate="off")
     assert {node.stat().st_mode & 0o777 for node in gated.nodes()} == {0o666}
     assert len(gated.open_to(BEN)) == 3
     assert not (gated.state / RECORD).exists()
@@ -144,21 +142,25 @@ def test_turned_off_it_puts_back_what_was_there(gated: Gated) -> None:
 
 def test_exempt_services_keep_every_node(gated: Gated) -> None:
     """Uids that the site names are let in everywhere."""
-    gated.of(GatePolicy(enabled=True, exempt=frozenset({BEN}))).look()
+    gated.begin(gate_exempt_uids=[BEN])
     assert len(gated.open_to(BEN)) == 3
     assert gated.open_to(ANN) == []
 
 
 def test_a_seats_user_keeps_its_display(gated: Gated) -> None:
     """On a card that drives a display the entries that logind wrote stay; the gate's own still go."""
-    gate = gated.of(ON, lambda pci: "card0-DP-1")
     lease = grant(gated, ANN)
     device = gated.house.agent.device(lease.slices[0].placed.device)
-    node = gate.node_of(device)
+    connector = gated.house.root / f"sys/bus/pci/devices/{device.pci}/drm/card0/card0-DP-1"
+    connector.mkdir(parents=True)
+    for name, state in (("status", "connected"), ("enabled", "enabled")):
+        (connector / name).write_text(state)
+    minor = int(device.render_node.removeprefix("renderD"))
+    node = DeviceNode(gated.house.root / "dev/dri" / device.render_node, 226, minor)
     acl = node.read()
     node.write(Acl(acl.owner, 0, 0, 6, {**acl.users, BEN: 6}))
     gated.house.release(lease)
-    gate.look()
+    gated.house.look()
     assert node.read().users == {BEN: 6}
 
 
@@ -168,22 +170,21 @@ def test_a_seats_user_keeps_its_display(gated: Gated) -> None:
     tier="acl",
     outcome="goes on working; told, or its process is killed where the site says so",
 )
-def test_who_had_a_node_open_is_told_and_ended_if_the_site_says_so(gated: Gated, kill: bool) -> None:
+def test_who_had_a_node_open_is_told_and_ended_if_the_site_says_so(before: Gated, kill: bool) -> None:
     """Threat 21: a descriptor from before the gate closed works on, so its process is named, or killed."""
-    gate = gated.of(GatePolicy(enabled=True, kill=kill))
-    node = gate.kfd()
-    path = os.open(node.path, os.O_PATH)  # no driver serves it, so a real open is not to be had
+    gated = before
+    path = os.open(gated.kfd, os.O_PATH)  # no driver serves it, so a real open is not to be had
     child = subprocess.Popen(["sleep", "600"], user=ANN, group=ANN, extra_groups=[], pass_fds=[path])
     os.close(path)
     try:
-        gate.look()
+        gated.begin(gate_on_leftover="kill" if kill else "report")
         told = leftovers(gated)
         assert [(event.data["pid"], event.data["uid"]) for event in told] == [(child.pid, ANN)]
         if kill:
             until(lambda: child.poll() is not None)
         else:
             assert child.poll() is None
-        gate.look()
+        gated.house.look()
         assert leftovers(gated) == told
     finally:
         child.kill()
@@ -197,10 +198,10 @@ def test_who_had_a_node_open_is_told_and_ended_if_the_site_says_so(gated: Gated,
 )
 def test_who_was_sent_a_descriptor_is_not_ended_for_it(gated: Gated) -> None:
     """A lease's end names and kills its holder's programs; when all could open the node, no service's."""
-    service, gate = 105, gated.of(GatePolicy(enabled=True, kill=True))
-    gate.look()
+    service = 105
+    gated.begin(gate_on_leftover="kill")
     lease = gated.house.grant(user(ANN), cus=8)
-    node = os.open(gate.kfd().path, os.O_PATH)
+    node = os.open(gated.kfd, os.O_PATH)
     children = {
         uid: subprocess.Popen(["sleep", "600"], user=uid, group=uid, extra_groups=[], pass_fds=[node])
         for uid in (ANN, BEN, service)
@@ -210,8 +211,8 @@ def test_who_was_sent_a_descriptor_is_not_ended_for_it(gated: Gated) -> None:
         gated.house.release(lease)
         until(lambda: children[ANN].poll() is not None)
         assert [event.data["uid"] for event in leftovers(gated)] == [ANN]
-        gate.kfd().path.chmod(0o666)  # as udev does
-        gate.look()
+        gated.kfd.chmod(0o666)  # as udev does
+        gated.house.look()
         until(lambda: children[BEN].poll() is not None)
         assert {event.data["uid"]: event.data["killed"] for event in leftovers(gated)} == {
             ANN: True,
@@ -226,15 +227,15 @@ def test_who_was_sent_a_descriptor_is_not_ended_for_it(gated: Gated) -> None:
 
 
 def test_a_process_that_cannot_be_looked_at_holds_up_nobody(
-    gated: Gated, monkeypatch: pytest.MonkeyPatch
+    before: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look at processes that does not come back is given up, and the node is closed all the same."""
     never = threading.Event()
     monkeypatch.setattr("nodeagent.service.gate.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("nodeagent.service.gate.users_of", lambda node: never.wait() and ())
     try:
-        gated.of(ON).look()
-        assert gated.open_to(ANN) == []
+        before.begin()
+        assert before.open_to(ANN) == []
     finally:
         never.set()
 

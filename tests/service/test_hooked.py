@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from service_builders import House, admin, order_of
 
 from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.config import Hook
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Compute, Hold, Memory, Requirement
 from nodeagent.domain.lease import Lease
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.service.effects import Planned, Told
-from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
+from nodeagent.service.hooked import HookEffect, HookMeans
 from nodeagent.service.means import Setting
 
 pytestmark = pytest.mark.root
 MIB = 1 << 20
+Build = Callable[..., House]
 
 
 @pytest.fixture
@@ -106,13 +109,13 @@ def test_who_demands_a_fence_gets_one_that_fails_closed(
     assert plan.arguments["strict"] is strict
 
 
-def test_a_lease_is_granted_with_the_hook_and_says_so(house: House, files: HookFiles) -> None:
+def test_a_lease_is_granted_with_the_hook_and_says_so(build: Build, files: HookFiles) -> None:
     """A demanded hook is met where the node has it, and refused where it is turned off."""
     request = Request((SliceRequest(cus=8),), require=Requirement(memory=Memory.HOOK))
-    house.planner._means = (*house.planner._means, HookMeans(None))
-    assert isinstance(house.agent.grant(admin(), order_of(request=request)), Refusal)
-    house.planner._means = (HookMeans(files),)
-    house.journal._effects[HOOK] = HookEffect(files)
+    off = build(hook=files, config={"hook": Hook(enabled=False)})
+    assert isinstance(off.agent.grant(admin(), order_of(request=request)), Refusal)
+    off.die()
+    house = build(hook=files)
     lease = house.grant(request=request)
     assert (lease.guarantee.memory, lease.guarantee.compute) == (Memory.HOOK, Compute.HOOK)
     assert lease.environment is not None
@@ -121,11 +124,12 @@ def test_a_lease_is_granted_with_the_hook_and_says_so(house: House, files: HookF
     assert not files.limits_path(lease.id).exists()
 
 
-def test_what_programs_tell_is_heard_and_a_spoiled_file_is_not(house: House, files: HookFiles) -> None:
+def test_what_programs_tell_is_heard_and_a_spoiled_file_is_not(build: Build, files: HookFiles) -> None:
     """By slice; None without the hook, of an ended lease, and where the holder made it unreadable."""
-    without = house.grant(cus=8)
-    house.planner._means = (HookMeans(files),)
-    house.journal._effects[HOOK] = HookEffect(files)
+    off = build()
+    without = off.grant(cus=8)
+    off.die()
+    house = build(hook=files)
     lease = house.grant(cus=8)
     assert house.agent.told(without) is None
     assert house.agent.told(lease) == Told((0,), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ from test_watch import events, watch_of
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import Lease
-from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.upkeep import TELL_SECONDS, Upkeep
 from nodeagent.service.watch import Watch
 
 pytestmark = pytest.mark.root
+Build = Callable[..., House]
 
 
 class Kept:
@@ -24,10 +25,7 @@ class Kept:
 
     def __init__(self, house: House, files: HookFiles) -> None:
         self.house, self.files = house, files
-        effect = HookEffect(files)
-        house.planner._means = (HookMeans(files),)
-        house.journal._effects[HOOK] = effect
-        self.upkeep = Upkeep(house.ledger, house.clock, house.releaser._locks, {HOOK: effect})
+        self.upkeep = Upkeep(house.ledger, house.clock, house.locks, house.tiers.kept)
 
     def watch(self) -> Watch:
         return watch_of(self.house, further=[self.upkeep])[0]
@@ -37,8 +35,8 @@ class Kept:
 
 
 @pytest.fixture
-def kept(house: House, hook_files: HookFiles) -> Kept:
-    return Kept(house, hook_files)
+def kept(build: Build, hook_files: HookFiles) -> Kept:
+    return Kept(build(hook=hook_files), hook_files)
 
 
 def test_what_a_holder_spoils_is_put_back_and_told(kept: Kept) -> None:

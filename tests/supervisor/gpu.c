@@ -215,6 +215,12 @@ static long set_mask(unsigned long mask, unsigned long command)
 	return *low;
 }
 
+static long context(unsigned long a, unsigned long b)
+{
+	(void)a, (void)b;
+	return result(syscall(SYS_ioctl, kfd, 0x4b27ul, NULL));
+}
+
 static long restore(unsigned long a, unsigned long b)
 {
 	(void)a, (void)b;
@@ -272,6 +278,7 @@ static const struct step {
 	{ "gem", "%s=%ld\n", buffer },			/* SIZE[:COMMAND] */
 	{ "place", "%s=%ld\n", place },			/* DOMAINS */
 	{ "mask", "%s=%08lx\n", set_mask },		/* WORD[:COMMAND] */
+	{ "context", "%s=%ld\n", context },		/* what comes next is a further context's */
 	{ "criu", "%s=%ld\n", restore },
 	{ "dumb", "%s=%ld\n", dumb },
 	{ "foreign", "%s=%ld\n", foreign },

@@ -154,6 +154,13 @@ def test_exported_memory_counts_after_its_process(lab: Lab, programs):
     assert lines == ["forkexport=0", f"raw={errno.ENOMEM}"]
 
 
+def test_memory_of_further_contexts_counts(lab: Lab, programs):
+    """A process's second context is counted beside it, and both together."""
+    steps = ("context", f"raw:{ALLOC}:{600 * MIB}", f"raw:{ALLOC}:{600 * MIB}", f"raw:{ALLOC}:{300 * MIB}")
+    lines, _ = lab.gpu(programs("static musl"), f"raw:{ALLOC}:{100 * MIB}", *steps).end()
+    assert lines == ["raw=0", "context=0", "raw=0", f"raw={errno.ENOMEM}", "raw=0"]
+
+
 def test_managed_memory_counts_after_the_leader_of_its_process(lab: Lab, programs):
     """A leader that has ended shows no mappings, but its threads still have them."""
     lines, _ = lab.gpu(
