@@ -187,6 +187,18 @@ def test_a_missing_usage_file(node: Node, strict: bool) -> None:
     assert str(node.usage) in said
 
 
+@pytest.mark.root
+@pytest.mark.way_out("closing one's own usage file", tier="hook", outcome="refused, in every lease")
+def test_a_file_that_its_holder_closed_grants_nothing(node: Node) -> None:
+    """Its mode changed, no process would know of the others: that must not give each the whole slice."""
+    node.lease(10 * MIB, strict=False, uid=USER)
+    node.usage.chmod(0)
+    assert node.start(user=USER)("alloc(4096)") == "ENOMEM"
+    node.usage.chmod(0o600)
+    assert node.start(user=USER)("alloc(10 << 20)") == 1
+    assert node.start(user=USER + 1)("alloc(10 << 20)") == 1  # a second user's program is counted alone
+
+
 @pytest.mark.way_out(
     "holding the usage file's lock",
     tier="hook",
