@@ -9,7 +9,6 @@
 #define HOOK_ROOT "/run/nodeagent/hook/"
 #define VARIABLE "GPULEASE_HOOK="
 #define VARIABLE_SIZE (sizeof(VARIABLE) - 1)
-#define NO_MATCH SIZE_MAX
 #define STEM "gpulease"
 #define STEM_SIZE (sizeof(STEM) - 1)
 #define SCRATCH_SIZE 65536u
@@ -188,37 +187,29 @@ static enum phase by_cgroup(struct limits *limits, char *scratch)
 /* What VARIABLE said when the library was loaded; fork children inherit it. Empty: it was not set. */
 static char named[LONGEST_PATH];
 
+/* Weak and without a version: whichever C library the program has resolves it. */
+extern char **environ __attribute__((weak));
+
+static int starts_with(const char *text, const char *start)
+{
+	while (*start && *text == *start)
+		text++, start++;
+	return !*start;
+}
+
 /*
- * Read before the program runs: programs write over their environment to rename themselves (setproctitle), and then
- * /proc/self/environ tells nothing. Read to its end, for it may be long and the variable its last.
+ * Before the program runs: programs write over their environment to rename themselves (setproctitle), and then
+ * /proc/self/environ tells nothing. The C library has started by then, for what needs nothing starts last.
  */
 __attribute__((constructor)) static void remember_variable(void)
 {
-	char piece[4096];
-	size_t matched = 0, length = 0;		/* of VARIABLE, and of what follows it */
-	long fd, got;
-
 	if (process_is_secure())
 		return;
-	fd = sys_open("/proc/self/environ", O_RDONLY);
-	if (is_error(fd))
+	if (!&environ || !environ)
 		return;
-	while ((got = sys_read((int)fd, piece, sizeof(piece))) > 0) {
-		for (long at = 0; at < got; at++) {
-			const char letter = piece[at];
-
-			if (!letter && matched == VARIABLE_SIZE)
-				goto out;
-			if (!letter)
-				matched = 0;
-			else if (matched < VARIABLE_SIZE)
-				matched = letter == VARIABLE[matched] ? matched + 1 : NO_MATCH;
-			else if (matched == VARIABLE_SIZE && length < sizeof(named) - 1)
-				named[length++] = letter;
-		}
-	}
-out:
-	sys_close((int)fd);
+	for (char **entry = environ; *entry && !named[0]; entry++)
+		if (starts_with(*entry, VARIABLE))
+			text_append(named, named + sizeof(named), *entry + VARIABLE_SIZE);
 }
 
 /* The agent sets the variable for a lease that has limits. Where they are not to be found nothing is granted. */

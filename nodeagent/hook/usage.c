@@ -18,6 +18,7 @@
 #define GRACE_NANOSECONDS 50000000
 #define MODE_TYPE 0170000u
 #define MODE_REGULAR 0100000u
+#define MODE_OWNERS 0600u
 
 static long set_lock(int fd, int command, int type, int64_t at)
 {
@@ -273,10 +274,21 @@ static void own_subtract(struct hook *hook, const uint64_t give[MAX_DEVICES])
 		hook->own[device] = subtract_saturating(hook->own[device], give[device]);
 }
 
+/* Not there, or another's: in a sandbox, or for a second user. One that its holder closed is neither. */
+static int is_out_of_reach(const struct limits *limits, long why)
+{
+	struct kernel_stat status;
+
+	if (why == -ENOENT || why == -ENOTDIR)
+		return 1;
+	return (why == -EACCES || why == -EPERM) &&
+	       (sys_stat(limits->usage, &status) || (status.mode & MODE_OWNERS) == MODE_OWNERS);
+}
+
 /* The file is not there or not ours to open; the lease says what follows. Anything else is a refusal. */
 static long without_file(struct hook *hook, long why, const uint64_t add[MAX_DEVICES])
 {
-	const int is_missing = why == -ENOENT || why == -EACCES || why == -EPERM || why == -ENOTDIR;
+	const int is_missing = is_out_of_reach(&hook->limits, why);
 	const int is_strict = !!(hook->limits.flags & LIMITS_STRICT);
 
 	if (!is_missing || is_strict) {

@@ -189,7 +189,7 @@ def test_another_users_usage_file_stays_closed(node: Node) -> None:
 @pytest.mark.way_out(
     "rewriting, deleting or replacing the hook's files",
     tier="hook",
-    outcome="the limits are root's; the usage file can be spoiled, which grants less",
+    outcome="the limits are root's, and neither file can be removed or replaced",
 )
 def test_a_holder_cannot_change_the_limits(node: Node) -> None:
     """The limits are root's; the usage file cannot be replaced, only spoiled (threat 11)."""

@@ -64,6 +64,23 @@ def test_each_cell(userland: Callable[[str], Userland], name: str, cell: Cell) -
     assert userland(name).outcome(cell) == (("denied", 0) if cell.seen else ("allocated", 1))
 
 
+@pytest.mark.parametrize("libc", sorted(COMPILERS))
+@pytest.mark.parametrize("name", USERLANDS)
+def test_the_variable_is_read_beside_each_library(
+    userland: Callable[[str], Userland], name: str, libc: str
+) -> None:
+    """Before the program runs: named limits that are not there are noticed, with each C library."""
+    land = userland(name)
+    program, aside = land.node.directory / libc / "program", land.node.fixed.with_name("aside")
+    preload = f"LD_PRELOAD={land.node.library}"
+    land.node.fixed.rename(aside)
+    try:
+        assert land.run(program, "ioctl", "plt", env=(preload,)) == "allocated"
+        assert land.run(program, "ioctl", "plt", env=(preload, "GPULEASE_HOOK=/nowhere")) == "denied"
+    finally:
+        aside.rename(land.node.fixed)
+
+
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_the_releases_have_the_stated_versions(userland: Callable[[str], Userland], release: Release) -> None:
     """The roots hold the C libraries that the page names."""
@@ -140,7 +157,7 @@ def test_the_library_depends_on_nothing() -> None:
     exported = {fields[7] for fields in symbols if fields[6] != "UND"}
     weak = {(fields[7], fields[4]) for fields in symbols if fields[6] == "UND" and len(fields) > 7}
     assert exported == {"ioctl"}
-    assert weak == {("__errno_location", "WEAK"), ("getauxval", "WEAK")}
+    assert weak == {("__errno_location", "WEAK"), ("environ", "WEAK"), ("getauxval", "WEAK")}
 
 
 def test_the_library_asks_nothing_new_of_the_dynamic_linker() -> None:

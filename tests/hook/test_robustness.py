@@ -121,7 +121,7 @@ def test_a_file_of_another_size_grants_nothing(node: Node, size: int) -> None:
 
 
 @pytest.mark.way_out(
-    "numbers of one's own in the usage file", tier="hook", outcome="more is refused, never granted"
+    "higher numbers of one's own in the usage file", tier="hook", outcome="more is refused, never granted"
 )
 def test_hostile_numbers_refuse_and_do_not_wrap(node: Node) -> None:
     """Whatever others write in the file, sums saturate: more is refused, never granted."""
@@ -136,6 +136,25 @@ def test_hostile_numbers_refuse_and_do_not_wrap(node: Node) -> None:
         assert program("alloc(4096)") == "ENOMEM"
         assert program("available()") == 0
     assert program("alloc(4096)") == 2
+
+
+@pytest.mark.way_out(
+    "lower numbers of one's own in the usage file",
+    tier="hook",
+    outcome="not held: what a process has is forgotten until its next request, and granted to others again",
+)
+def test_what_others_have_can_be_wiped_out(node: Node) -> None:
+    """The holder may write its file, and a process knows of the others what stands there."""
+    node.lease(10 * MIB)
+    one, other = node.start(), node.start()
+    one("alloc(10 << 20)")
+    assert other("alloc(4096)") == "ENOMEM"
+    with node.usage.open("r+b") as file:
+        file.seek(4096)
+        file.write(bytes(4096))
+    assert other("alloc(10 << 20)") == 1
+    one("alloc(4096)")
+    assert other("alloc(4096)") == "ENOMEM"
 
 
 def test_a_process_corrects_its_own_entry(node: Node) -> None:
@@ -185,6 +204,18 @@ def test_a_missing_usage_file(node: Node, strict: bool) -> None:
     said = program.close()
     assert said.count("gpulease hook:") == 1
     assert str(node.usage) in said
+
+
+@pytest.mark.root
+@pytest.mark.way_out("closing one's own usage file", tier="hook", outcome="refused, in every lease")
+def test_a_file_that_its_holder_closed_grants_nothing(node: Node) -> None:
+    """Its mode changed, no process would know of the others: that must not give each the whole slice."""
+    node.lease(10 * MIB, strict=False, uid=USER)
+    node.usage.chmod(0)
+    assert node.start(user=USER)("alloc(4096)") == "ENOMEM"
+    node.usage.chmod(0o600)
+    assert node.start(user=USER)("alloc(10 << 20)") == 1
+    assert node.start(user=USER + 1)("alloc(10 << 20)") == 1  # a second user's program is counted alone
 
 
 @pytest.mark.way_out(
