@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from service_builders import House, admin, order_of, outside, picture, user
-from service_world import ScriptedEffect, TurnedClock
+from service_world import SCRIPTED, ScriptedEffect, TurnedClock
 
 from nodeagent.domain.errors import InvalidField, KeyReused, LedgerUnavailable, NotAllowed, OutsideFault
 from nodeagent.domain.guarantee import Compute, Memory, Requirement
