@@ -59,7 +59,7 @@ class FakeKernel(Files):
         self.refuse: set[int] = set()  # numbers of ioctls that shall fail
         self.calls: Counter[int] = Counter()
         self._openings = itertools.count(1)
-        self._mount = Mount(self, where)
+        self._mount = Mount(self, where, at_once=True)
 
     def close(self) -> None:
         self._mount.close()
