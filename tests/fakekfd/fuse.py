@@ -90,10 +90,13 @@ class Files:
 
 
 class Mount:
-    """*files* at *where* until `close`. Root only. What is written to mapped files lies in sparse memory."""
+    """*files* at *where* until `close`. Root only. What is written to mapped files lies in sparse memory.
 
-    def __init__(self, files: Files, where: Path) -> None:
-        self.files, self.where = files, where
+    *at_once*: the first thread does it all, which is quicker, where no caller maps the files.
+    """
+
+    def __init__(self, files: Files, where: Path, *, at_once: bool = False) -> None:
+        self.files, self.where, self.at_once = files, where, at_once
         self.paths, self.numbers = {1: ""}, {"": 1}
         self.modes: dict[str, tuple[int, int, int]] = {}  # mode, uid, gid that somebody set
         self.pages: dict[str, int] = {}
@@ -160,10 +163,13 @@ class Mount:
             os.write(self.device, struct.pack("<IiQ", 16 + len(data), code, unique) + data)
 
     def _handle(self, opcode: int, unique: int, number: int, tid: int, body: bytes) -> bytes | None:
-        """The answer's data, or None where the answer comes from the second thread."""
+        """The answer's data, or None where it is answered by itself."""
         path = self.paths.get(number, "")
         if opcode in (OPEN, RELEASE, IOCTL):
-            self.tasks.put(lambda: self._later(opcode, unique, path, tid, body))
+            if self.at_once:
+                self._call(opcode, unique, path, tid, body)
+            else:
+                self.tasks.put(lambda: self._call(opcode, unique, path, tid, body))
             return None
         if opcode not in self.handlers:
             raise OSError(errno.ENOSYS, "not needed so far")
@@ -202,7 +208,7 @@ class Mount:
             raise PermissionError(errno.EACCES, "a file of the fake sysfs")
         return struct.pack("<II", os.pwrite(self._backing(path), body[40 : 40 + size], offset), 0)
 
-    def _later(self, opcode: int, unique: int, path: str, tid: int, body: bytes) -> None:
+    def _call(self, opcode: int, unique: int, path: str, tid: int, body: bytes) -> None:
         try:
             if opcode == OPEN:
                 mapped = self._attr(path).mapped

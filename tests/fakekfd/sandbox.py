@@ -15,16 +15,16 @@ from tests.fakekfd.fuse_kfd import FakeKfd
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 CHECKOUT = Path(__file__).parents[2]
+AGENT = Path("/run/nodeagent")
 STAGE = Path("/run/fakekfd")  # a tmpfs in the namespace, on a directory that stays
 
 
 def enter(model: topology.Model, driver: Driver) -> FakeKfd:
     """Move this process into a namespace of its own, and put the fake's files in place there."""
-    STAGE.mkdir(exist_ok=True)
     if libc.unshare(CLONE_NEWNS):
         raise _failure("unshare the mount namespace")
     _mount("none", Path("/"), None, MS_PRIVATE | MS_REC)
-    _mount("tmpfs", STAGE, "tmpfs", data="mode=755")
+    _own_run()
     kept = _mounts_below("/sys", "/dev")
     for place in ("sys", "dev"):
         for part in ("upper", "work", "old"):
@@ -49,6 +49,22 @@ def enter(model: topology.Model, driver: Driver) -> FakeKfd:
         _bind(fake.directory / f"used/{gpu.minor}", Path("/sys", topology.used_file(index)))
     _show_module()
     return fake
+
+
+def _own_run() -> None:
+    """A /run of our own, with nothing of this machine's agents in it.
+
+    A plain mount in the machine's would go as soon as somebody outside removes the directory that it is on.
+    """
+    STAGE.mkdir(exist_ok=True)
+    _mount("tmpfs", STAGE, "tmpfs", data="mode=755")
+    for part in ("upper", "work"):
+        (STAGE / part).mkdir()
+    options = f"lowerdir=/run,upperdir={STAGE}/upper,workdir={STAGE}/work"
+    _mount("overlay", Path("/run"), "overlay", data=options)
+    for place, mode in ((AGENT, "711"), (STAGE, "755")):
+        place.mkdir(exist_ok=True)
+        _mount("tmpfs", place, "tmpfs", data=f"mode={mode}")
 
 
 def _show_module() -> None:
