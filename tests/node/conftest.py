@@ -140,6 +140,7 @@ class RunningNode:
         child = subprocess.Popen(
             [self.interpreter(user), "-m", "gpulease", *self.attacking(words, user)],
             env=self.environment(),
+            cwd="/",  # where every user may be
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -112,6 +112,19 @@ def test_the_lease_says_so_and_lets_nothing_else_in(node, run):
     assert running.wait(WAIT_SECONDS) == 0
 
 
+@pytest.mark.unattacked("nothing ever runs in it")
+def test_a_directory_that_the_caller_may_not_enter_is_said(node, tmp_path):
+    """A caller that stands in a directory of root's gets the reason, and its lease is given back."""
+    tmp_path.chmod(0o700)
+    done = node[0].gpulease(*OPTIONS, "--", "true", user=USER, cwd=str(tmp_path))
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last) == (
+        125,
+        "gpulease: CommandNotExecutable: the working directory: Permission denied",
+    )
+    assert node[0].live() == []
+
+
 def test_signals_reach_the_command(node):
     """What is sent to the wrapper is passed on, and the code tells of it."""
     agent = node[0]

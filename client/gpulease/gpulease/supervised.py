@@ -29,7 +29,8 @@ def run_supervised(
     """Run *command* in the lease to its end; its wait status, None where its supervisor died before it.
 
     Raises:
-        NotStarted: this Python or kernel has no sealed memory files, or a word holds NUL.
+        NotStarted: this Python or kernel has no sealed memory files, a word holds NUL, or we may not enter
+            the directory that we are in.
         GpuleaseError: the agent started nothing, and says why.
     """
     reading, writing = os.pipe()
@@ -70,7 +71,10 @@ def sealed(command: Sequence[str], environment: Mapping[str, str]) -> int:
 def _opened(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[int, int]]:
     memory = sealed(command, environment)
     try:
-        cwd = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        try:
+            cwd = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        except OSError as fault:  # it may be one that we came into with other rights
+            raise NotStarted("CommandNotExecutable", f"the working directory: {fault.strerror}") from None
         try:
             yield memory, cwd
         finally:
