@@ -36,6 +36,7 @@ from nodeagent.service.cgroup_effects import (
 )
 from nodeagent.service.closure import Closing
 from nodeagent.service.effects import Effect
+from nodeagent.service.evidence import Evidence
 from nodeagent.service.farewell import Farewell, Grace
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
@@ -78,6 +79,7 @@ class Tiers:
     supervisor: Supervisor
     effects: Mapping[str, Effect]
     means: tuple[Means, ...]
+    evidence: Evidence
     looks: Mapping[str, Callable[[], None]]
 
     @property
@@ -110,9 +112,11 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     effects = _effects(ground, dmem, kernel, farewell)
     sources, tolerance = figures(node), config.release.leak_tolerance_bytes
     sampler = Sampler(ledger, ground.clock, survey, tree, sources)
+    kfd, used = partial(sources.kfd, None), partial(_vram_used, node.tree)
+    evidence = Evidence(ledger, ground.clock, survey, tree, dmem, kfd, used)
     effects |= {
-        KFD: KfdEffect(ledger, ground.clock, tree, partial(sources.kfd, None)),
-        VRAM: VramEffect(sampler, partial(_vram_used, node.tree), ground.clock, tolerance),
+        KFD: KfdEffect(ledger, ground.clock, tree, kfd),
+        VRAM: VramEffect(sampler, used, ground.clock, tolerance),
         HOOK: HookEffect(hook),
         SUPERVISED: SupervisedEffect(supervisor),
         GATE: GateEffect(gate, survey),
@@ -129,7 +133,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     looks = {"gate": gate.look}
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
-    return Tiers(dmem, supervisor, effects, means, looks)
+    return Tiers(dmem, supervisor, effects, means, evidence, looks)
 
 
 def _kernel_tier(

@@ -129,7 +129,15 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         config, Ground(node, clock, tree, systemd, hook, in_use, scanner.idle), ledger, survey
     )
     journal = Journal(ledger, tiers.effects)
-    releaser = Releaser(ledger, journal, locks, changes, config.release.timeout_seconds, survey.away)
+    releaser = Releaser(
+        ledger,
+        journal,
+        locks,
+        changes,
+        config.release.timeout_seconds,
+        survey.away,
+        tiers.evidence.gather,
+    )
     planner = Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory)))
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nodeagent.adapters.cgroup_sweep import ask, child_names, sweep
+from nodeagent.adapters.cgroup_sweep import ask, child_names, members, sweep
 from nodeagent.adapters.systemcalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2, outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -82,6 +82,10 @@ class OpenCgroup:
     def procs(self) -> tuple[int, ...]:
         """The processes directly in it; 0 stands for one of a foreign pid namespace."""
         return tuple(int(pid) for pid in (self.read("cgroup.procs") or "").split())
+
+    def members(self) -> tuple[int, ...]:
+        """The processes in it and below it."""
+        return members(self._descriptor)
 
     def populated(self) -> bool:
         """Whether a live process is in it or below it; a removed cgroup has none."""

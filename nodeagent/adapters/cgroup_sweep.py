@@ -53,6 +53,11 @@ def _kill_round(directory: int) -> bool:
     return found
 
 
+def members(directory: int) -> tuple[int, ...]:
+    """Who is in and below the cgroup of the descriptor *directory*."""
+    return tuple(pid for at in _descend(directory) for pid in _pids(at))
+
+
 def ask(directory: int, number: int) -> None:
     """Send *number* once to everything in and below the cgroup of the descriptor *directory*.
 

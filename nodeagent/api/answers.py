@@ -204,3 +204,19 @@ class ProblemAnswer(Answer):
     devices: list[DeviceRefusalAnswer] | None = None
     earliest_at: str | None = None
     next: str | None = None
+
+
+class EffectAnswer(Answer):
+    """One entry of a lease's journal."""
+
+    id: int
+    kind: str
+    state: str
+    arguments: dict[str, Any]
+    evidence: dict[str, Any] | None
+
+
+class JournalAnswer(Answer):
+    """A lease's journal, in the order in which it was applied; release goes through it backwards."""
+
+    effects: list[EffectAnswer]

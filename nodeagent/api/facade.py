@@ -7,7 +7,7 @@ from typing import Protocol
 
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
-from nodeagent.domain.records import Event
+from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
@@ -57,7 +57,10 @@ class Agent(Protocol):
 
     def release(self, caller: Caller, lease_id: int, wait_seconds: float = 0) -> Lease: ...
 
-    def clear_lease(self, caller: Caller, lease_id: int) -> Lease: ...
+    def clear_lease(self, caller: Caller, lease_id: int, *, force: bool = False) -> Lease: ...
+
+    def journal(self, caller: Caller, lease_id: int) -> tuple[EffectRecord, ...]:
+        """The lease's effects with their evidence; for administrators."""
 
     def drain(
         self, caller: Caller, device: str, *, reason: str | None = None, until_seconds: int | None = None

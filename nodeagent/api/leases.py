@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from nodeagent.api.answers import LaunchAnswer, LeaseAnswer, LeasesAnswer
+from nodeagent.api.answers import JournalAnswer, LaunchAnswer, LeaseAnswer, LeasesAnswer
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import FILTER_PATTERN, TEXT_PATTERN
 from nodeagent.api.metrics import RefusalCounter
-from nodeagent.api.models import EmptyBody, LaunchBody, LeaseOrderBody, RenewBody
+from nodeagent.api.models import ClearBody, EmptyBody, LaunchBody, LeaseOrderBody, RenewBody
 from nodeagent.api.orders import order_of
-from nodeagent.api.present import Presenter, Viewer
+from nodeagent.api.present import Presenter, Viewer, effect_answer
 from nodeagent.api.query import AFTER, LEASE_ID, LIMIT, WAIT, choices, moment, pattern, whole
 from nodeagent.api.routes import RETRY_AFTER, Call, Promise, Reply, Route
 from nodeagent.api.waits import WaitingRoom
@@ -119,7 +119,12 @@ class LeaseRoutes:
         )
 
     def clear(self, call: Call) -> Reply:
-        return self._shown(self._agent.clear_lease(call.caller, call.path["id"]), call)
+        force = cast(ClearBody, call.body).force
+        return self._shown(self._agent.clear_lease(call.caller, call.path["id"], force=force), call)
+
+    def journal(self, call: Call) -> Reply:
+        effects = self._agent.journal(call.caller, call.path["id"])
+        return Reply(JournalAnswer(effects=[effect_answer(one) for one in effects]))
 
     def _shown(self, lease: Lease, call: Call, headers: Mapping[str, str] | None = None) -> Reply:
         told = self._agent.told(lease) if call.viewer.sees(lease.holder.uid) else None
@@ -194,8 +199,21 @@ class LeaseRoutes:
                 body=LaunchBody,
                 body_required=True,
             ),
+            Route(
+                "GET",
+                f"{one}/journal",
+                "showJournal",
+                "What was done for a lease outside the ledger, and with what proof it was undone.",
+                self.journal,
+                {200: Promise("The journal.", JournalAnswer)},
+                problems=(403, 404, 503),
+                path_parameters=(LEASE_ID,),
+                administrators=True,
+            ),
             self._act("renew", self.renew, "Count the lease's time from now again.", RenewBody),
-            self._act("clear", self.clear, "Try the proof of its slices again now.", administrators=True),
+            self._act(
+                "clear", self.clear, "Try the proof of its slices again now.", ClearBody, administrators=True
+            ),
         )
 
     @staticmethod
@@ -203,7 +221,7 @@ class LeaseRoutes:
         verb: str,
         handle: Callable[[Call], Reply],
         summary: str,
-        body: type[EmptyBody] | type[RenewBody] = EmptyBody,
+        body: type[EmptyBody | RenewBody | ClearBody] = EmptyBody,
         *,
         administrators: bool = False,
     ) -> Route:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StrictBool, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from nodeagent.api.fields import (
@@ -162,6 +162,12 @@ class RenewBody(Body):
     """``POST /v1/leases/{id}/renew``; without a field the lease's own ttl starts again."""
 
     ttl_seconds: Given[Ttl] = None
+
+
+class ClearBody(Body):
+    """``POST /v1/leases/{id}/clear``; *force* frees what cannot be proved clean."""
+
+    force: StrictBool = False
 
 
 class DescriptorsBody(Body):

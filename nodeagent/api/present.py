@@ -9,7 +9,7 @@ from nodeagent.api import answers
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device
 from nodeagent.domain.lease import ENDED, HeldSlice, Lease
-from nodeagent.domain.records import Event
+from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.effects import Told
 from nodeagent.service.orders import Caller, Free, NodeView
@@ -22,6 +22,16 @@ def timestamp(seconds: float) -> str:
     """RFC 3339, UTC, of wall-clock *seconds*."""
     kept = min(max(seconds, 0), _LAST_TIME)
     return datetime.fromtimestamp(kept, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def effect_answer(record: EffectRecord) -> answers.EffectAnswer:
+    return answers.EffectAnswer(
+        id=record.id,
+        kind=record.kind,
+        state=record.state,
+        arguments=dict(record.arguments),
+        evidence=None if record.evidence is None else dict(record.evidence),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,16 @@ def on_device(socket: Path | None, key: str, verb: str, body: Mapping[str, Any])
     return answer
 
 
-def clear_lines(socket: Path | None, target: str) -> tuple[str, bool]:
-    """Clear a lease's or a device's quarantined slices; what is left, and whether nothing is."""
+def clear_lines(socket: Path | None, target: str, *, force: bool = False) -> tuple[str, bool]:
+    """Clear a lease's or a device's quarantined slices; what is left, and whether nothing is.
+
+    Raises:
+        UsageError: a device is to be cleared by force.
+    """
+    if force and not target.isdigit():
+        raise UsageError("--force is for one lease: name it by its id")
     if target.isdigit():
-        leases = [ask(socket, "POST", f"/v1/leases/{target}/clear", {})]
+        leases = [ask(socket, "POST", f"/v1/leases/{target}/clear", {"force": force})]
     else:
         leases = _after_clearing(socket, devices_meant(socket, target, every=False))
     left = [
@@ -84,6 +90,16 @@ def clear_lines(socket: Path | None, target: str) -> tuple[str, bool]:
         if one["state"] == "quarantined"
     ]
     return "\n".join(safe(line) for line in left) or f"{safe(target)}: nothing is quarantined", not left
+
+
+def journal_lines(journal: Mapping[str, Any]) -> str:
+    """One line an effect, and below it what its evidence says."""
+    lines: list[str] = []
+    for effect in journal["effects"]:
+        lines.append(f"{effect['kind']:10} {effect['state']}")
+        for name, value in (effect["evidence"] or {}).items():
+            lines.append(f"    {name}: {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(safe(line) for line in lines)
 
 
 def _after_clearing(socket: Path | None, keys: Sequence[str]) -> list[Mapping[str, Any]]:

@@ -191,13 +191,26 @@ def undrain(socket: Path | None, device: str | None, every: bool) -> None:
 @cli.command()
 @SOCKET
 @click.argument("target", metavar="DEVICE|LEASE")
-def clear(socket: Path | None, target: str) -> None:
+@click.option("--force", is_flag=True, help="Free a lease's slices without proof; it is logged who said so.")
+def clear(socket: Path | None, target: str, force: bool) -> None:
     """Try the proof of quarantined slices again, of a lease or of a whole device."""
     from nodeagent.cli.asking import clear_lines
 
-    text, done = clear_lines(socket, target)
+    text, done = clear_lines(socket, target, force=force)
     click.echo(text)
     sys.exit(OK if done else WARN)
+
+
+@cli.command()
+@SOCKET
+@click.argument("lease", type=click.IntRange(min=1))
+@click.option("--json", "as_json", is_flag=True, help="The answer's body as it came.")
+def journal(socket: Path | None, lease: int, as_json: bool) -> None:
+    """Show what was done for LEASE outside the ledger, and what is in the way of a quarantined slice."""
+    from nodeagent.cli.asking import ask, journal_lines
+
+    answer = ask(socket, "GET", f"/v1/leases/{lease}/journal")
+    click.echo(dump(answer) if as_json else journal_lines(answer))
 
 
 @cli.group()

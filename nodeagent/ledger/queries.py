@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, fun
 
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
-from nodeagent.domain.records import Counts, Drain, EffectRecord, Event, Registered, Remembered
+from nodeagent.domain.records import Counts, Drain, EffectRecord, EffectState, Event, Registered, Remembered
 from nodeagent.ledger import rows
 from nodeagent.ledger.tables import (
     NOT_ENDED,
@@ -68,6 +68,12 @@ class Queries(ABC):
     def quarantined(self) -> tuple[HeldSlice, ...]:
         wanted = _slices().where(NOT_FREE, slices.c.state == SliceState.QUARANTINED).order_by(slices.c.id)
         return tuple(rows.slice_of(row) for row in self._all(wanted))
+
+    def unfinished(self) -> frozenset[int]:
+        """Leases that failed and of which something outside the ledger may be left."""
+        left = select(effects.c.lease).join(leases, leases.c.id == effects.c.lease)
+        wanted = left.where(leases.c.state == LeaseState.FAILED, effects.c.state != EffectState.UNDONE)
+        return frozenset(row.lease for row in self._all(wanted.distinct()))
 
     def lease(self, lease_id: int) -> Lease | None:
         return next(iter(self._read_leases(_leases().where(leases.c.id == lease_id))), None)

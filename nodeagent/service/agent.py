@@ -10,7 +10,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import LedgerUnavailable, UnknownThing
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
-from nodeagent.domain.records import Event
+from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
@@ -168,12 +168,24 @@ class Agent:
             self._parts.releaser.end(lease_id, uid=caller.uid, reason="released by its holder")
         return self.wait_lease(caller, lease_id, wait_seconds)
 
-    def clear_lease(self, caller: Caller, lease_id: int) -> Lease:
-        """Try the proof of a quarantined lease again, now."""
+    def clear_lease(self, caller: Caller, lease_id: int, *, force: bool = False) -> Lease:
+        """Try the proof of a quarantined lease again, now. *force* frees its slices without one.
+
+        Raises:
+            NotAllowed: forced, and a process of the lease still lives.
+        """
         must_administer(caller)
         if quarantined(self._read(lease_id)):
             self._await([self._parts.releaser.retry(lease_id)])
+        if force and quarantined(self._read(lease_id)):
+            self._parts.releaser.force(lease_id, uid=caller.uid)
         return self._read(lease_id)
+
+    def journal(self, caller: Caller, lease_id: int) -> tuple[EffectRecord, ...]:
+        """What was done for the lease outside the ledger, in that order, with the evidence."""
+        must_administer(caller)
+        self._read(lease_id)
+        return self._parts.ledger.effects(lease_id)
 
     # -- devices ------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class CgroupEffect:
             with self._tree.open(ref) as cgroup:
                 if cgroup.populated():
                     cgroup.kill()
-                    return Pending(f"{ref.path}: still populated")
+                    return Pending(f"{ref.path}: still populated", alive=True)
         except FileNotFoundError:
             return {"removed": "was gone"}
         try:
@@ -110,8 +110,10 @@ class OccupantsEffect:
             self._farewell.forget(ref)
             return {"populated": False}
         if asked is not None:
-            return Pending(f"{ref.path}: {asked}", patient=True)
-        return Pending(f"{ref.path}: processes {', '.join(map(str, left[:8])) or 'exiting'} are not gone yet")
+            return Pending(f"{ref.path}: {asked}", patient=True, alive=True)
+        return Pending(
+            f"{ref.path}: processes {', '.join(map(str, left[:8])) or 'exiting'} are not gone yet", alive=True
+        )
 
 
 class Assurance(Protocol):
@@ -194,7 +196,7 @@ class ProcessEffect:
         if arguments["boot_id"] != self._clock.boot_id or not alive(pid, int(arguments["start_time"])):
             return {"process": "ended"}
         if arguments["strict"] or self._gpu_in_use(pid):
-            return Pending(f"process {pid} still runs; end it to free its slice")
+            return Pending(f"process {pid} still runs; end it to free its slice", alive=True)
         return {"process": "has no GPU open"}
 
 
@@ -218,7 +220,9 @@ class AdoptedEffect:
         try:
             with self._tree.open(ref) as cgroup:
                 if cgroup.populated():
-                    return Pending(f"{ref.path}: adopted and still populated; end it to free its slice")
+                    return Pending(
+                        f"{ref.path}: adopted and still populated; end it to free its slice", alive=True
+                    )
         except FileNotFoundError:
             pass
         return {"populated": False}

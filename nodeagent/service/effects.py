@@ -29,12 +29,13 @@ PAUSE_SECONDS = 0.02
 class Pending:
     """An undo that is not proved yet: *why* says what is still in the way.
 
-    *patient*: it waits on purpose, and is not to be given up. *devices*: those whose slices are in doubt,
-    where the others are not.
+    *patient*: it waits on purpose, and is not to be given up. *alive*: it waits for a process. *devices*:
+    those whose slices are in doubt, where the others are not.
     """
 
     why: str
     patient: bool = False
+    alive: bool = False
     devices: frozenset[str] | None = None
 
 
@@ -86,11 +87,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
-    """How far a walk back came; without *pending*, at entry *at*, it is the proof that nothing is left."""
+    """How far a walk back came; without *pending*, at the entry *at*, it is proof that nothing is left."""
 
     done: tuple[Done, ...]
     pending: Pending | None = None
-    at: int | None = None
+    at: EffectRecord | None = None
 
 
 class Journal:
@@ -123,7 +124,7 @@ class Journal:
                 continue
             outcome = self._undo_one(record, deadline)
             if isinstance(outcome, Pending):
-                return Undoing(tuple(done), outcome, record.id)
+                return Undoing(tuple(done), outcome, record)
             done.append(Done(record, EffectState.UNDONE, {**(record.evidence or {}), **outcome}))
         return Undoing(tuple(done))
 

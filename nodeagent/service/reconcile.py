@@ -236,7 +236,7 @@ class Reconciler:
             self._guarded(partial(self._granter.try_queued, lease), "queued", lease.id)
 
     def _quarantine(self) -> None:
-        for lease_id in {held.lease for held in self._ledger.quarantined()}:
+        for lease_id in {held.lease for held in self._ledger.quarantined()} | self._ledger.unfinished():
             self._releaser.retry(lease_id)
 
     def _prune(self) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
 
-from nodeagent.domain.errors import AgentError
+from nodeagent.domain.errors import AgentError, NotAllowed
 from nodeagent.domain.lease import ENDED, Lease, LeaseState, SliceState
+from nodeagent.domain.records import EffectRecord, Json
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Journal, Pending, Undoing, record
@@ -50,6 +51,7 @@ class Releaser:
         changes: Changes,
         timeout_seconds: float,
         away: Callable[[str], bool],
+        evidence: Callable[[Lease], Mapping[str, Json]] = lambda lease: {},
     ) -> None:
         self._ledger = ledger
         self._journal = journal
@@ -57,6 +59,7 @@ class Releaser:
         self._changes = changes
         self._timeout = timeout_seconds
         self._away = away
+        self._evidence = evidence
         self._guard = threading.Lock()
         self._running: dict[int, Future[None]] = {}
         self._steps: dict[int, _Step] = {}  # by lease: what its proof waits for
@@ -83,6 +86,25 @@ class Releaser:
     def retry(self, lease_id: int) -> Future[None]:
         """Look again whether a quarantined lease is clean by now."""
         return self._submit(lease_id, self._retry)
+
+    def force(self, lease_id: int, *, uid: int) -> None:
+        """Free the quarantined slices of *lease_id* without proof, on the word of *uid*.
+
+        What could not be undone stays in the journal, and is tried again for as long as it is there.
+
+        Raises:
+            NotAllowed: a process of the lease still lives: under it nothing is freed, whoever says so.
+        """
+        walk = self._journal.undo(lease_id, TURN_SECONDS)
+        if walk.pending is not None and walk.pending.alive:
+            raise NotAllowed(f"nothing is freed under a living process: {walk.pending.why}")
+        with self._ledger.write(release=True) as tx:
+            record(tx, walk.done)
+            tx.move_slices(lease_id, SliceState.FREE, only=_quarantined_slices(tx.lease(lease_id)))
+            why = walk.pending.why if walk.pending else "proved clean"
+            tx.event("cleared", uid=uid, lease=lease_id, reason=f"forced: {why}")
+        log.warning("slices freed by force", lease=lease_id, uid=uid, why=why)
+        self._changes.announce(lease_id)
 
     def _begin(self, lease_id: int, *, uid: int | None, reason: str, kind: str) -> bool:
         with self._ledger.write(release=True) as tx:
@@ -138,9 +160,9 @@ class Releaser:
         self._steps.pop(lease_id, None)
         return False
 
-    def _given_up(self, lease_id: int, at: int | None, pending: Pending) -> bool:
+    def _given_up(self, lease_id: int, record: EffectRecord | None, pending: Pending) -> bool:
         """Whether a step of the proof has had its time. Each has its own: memory goes after its process."""
-        now, step = time.monotonic(), self._steps.get(lease_id)
+        now, step, at = time.monotonic(), self._steps.get(lease_id), record.id if record else None
         if step is None or step.at != at or pending.patient:
             step = self._steps[lease_id] = _Step(at, now + self._timeout - TURN_SECONDS)
         return not pending.patient and now >= step.deadline
@@ -148,6 +170,7 @@ class Releaser:
     def _settle(self, lease: Lease, walk: Undoing) -> None:
         """Free what is proved clean, quarantine the rest."""
         lease_id, unclean = lease.id, self._unclean(lease, walk)
+        facts = self._gather(lease) if unclean else None
         with self._ledger.write(release=True) as tx:
             record(tx, walk.done)
             tx.move_slices(lease_id, SliceState.FREE, only=_clean_slices(lease, unclean))
@@ -160,19 +183,30 @@ class Releaser:
                 tx.move_slices(lease_id, SliceState.QUARANTINED, only=[slice_id], reason=reason)
             tx.move_lease(lease_id, LeaseState.FAILED, reason=f"{lease.reason or 'ended'}; {why}")
             tx.event("quarantined", uid=None, lease=lease_id, reason=why)
+            if walk.at is not None:
+                evidence = {**(walk.at.evidence or {}), "in_the_way": facts}
+                tx.mark_effect(walk.at.id, walk.at.state, evidence)
         log.warning("slice quarantined", lease=lease_id, why=why)
+
+    def _gather(self, lease: Lease) -> Mapping[str, Json]:
+        """What is in the way, for administrators. Where it cannot be told, quarantine goes on without."""
+        try:
+            return self._evidence(lease)
+        except (AgentError, OSError) as fault:
+            return {"unknown": str(fault)}
 
     def _retry(self, lease_id: int) -> bool:
         lease = self._ledger.lease(lease_id)
-        if lease is None or not quarantined(lease):
+        if lease is None or lease.state is not LeaseState.FAILED:
             return False
         walk = self._journal.undo(lease_id, TURN_SECONDS)
         clean = _clean_slices(lease, self._unclean(lease, walk))
-        if clean:
+        if clean or (walk.done and walk.pending is None):
             with self._ledger.write(release=True) as tx:
                 record(tx, walk.done)
                 tx.move_slices(lease_id, SliceState.FREE, only=clean)
-                tx.event("cleared", uid=None, lease=lease_id, reason="proved clean")
+                if clean:
+                    tx.event("cleared", uid=None, lease=lease_id, reason="proved clean")
         return False
 
     def _unclean(self, lease: Lease, walk: Undoing) -> dict[int, str]:
@@ -197,6 +231,10 @@ def _unforeseen(fault: Exception) -> Exception | None:
 
 def _clean_slices(lease: Lease, unclean: Collection[int]) -> list[int]:
     return [one.id for one in lease.slices if one.state is not SliceState.FREE and one.id not in unclean]
+
+
+def _quarantined_slices(lease: Lease | None) -> list[int]:
+    return [one.id for one in lease.slices if one.state is SliceState.QUARANTINED] if lease else []
 
 
 def quarantined(lease: Lease) -> bool:

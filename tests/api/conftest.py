@@ -28,7 +28,7 @@ from nodeagent.domain.lease import (
     PlacedSlice,
     SliceState,
 )
-from nodeagent.domain.records import Event
+from nodeagent.domain.records import EffectRecord, EffectState, Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
 from nodeagent.service.effects import Told
@@ -242,8 +242,12 @@ class FakeAgent:
         self.known[lease_id] = replace(lease, state=state)
         return self.known[lease_id]
 
-    def clear_lease(self, caller: Caller, lease_id: int) -> Lease:
+    def clear_lease(self, caller: Caller, lease_id: int, *, force: bool = False) -> Lease:
         return self._own(caller, lease_id)
+
+    def journal(self, caller: Caller, lease_id: int) -> tuple[EffectRecord, ...]:
+        self._own(caller, lease_id)
+        return (EffectRecord(1, lease_id, "cgroup", {"parent": None}, EffectState.VERIFIED, None, 0),)
 
     def drain(
         self, caller: Caller, key: str, *, reason: str | None = None, until_seconds: int | None = None

@@ -89,7 +89,15 @@ class House:
         self.tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
         self.journal = Journal(self.ledger, {**self.tiers.effects, **scripted})
-        self.releaser = Releaser(self.ledger, self.journal, locks, self.changes, timeout, self.survey.away)
+        self.releaser = Releaser(
+            self.ledger,
+            self.journal,
+            locks,
+            self.changes,
+            timeout,
+            self.survey.away,
+            self.tiers.evidence.gather,
+        )
         self.planner = (PlannerWithMore if effect else Planner)(
             tree, None if tree else "none", self.tiers.means, clock
         )

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from service_builders import House, admin, order_of, outside, until, user
-from service_world import ScriptedEffect
+from service_world import SCRIPTED, ScriptedEffect
 
 from nodeagent.domain.errors import NotAllowed, StaleLease, UnknownThing
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
@@ -218,3 +218,44 @@ def test_a_release_comes_before_whoever_attaches_late(house: House, children) ->
     house.release(lease)
     with pytest.raises(StaleLease):
         house.agent.attach(admin(caller.pid), lease.id)
+
+
+def test_force_frees_without_proof_and_says_who(build, effect: ScriptedEffect) -> None:
+    """An administrator's word frees the slice; the event names them and what was not proved."""
+    house, lease, _ = quarantined(build, effect)
+    assert house.agent.clear_lease(admin(), lease.id).slices[0].state is SliceState.QUARANTINED
+    house.agent.clear_lease(admin(), lease.id, force=True)
+    assert house.ledger.held() == ()
+    event = house.ledger.events(lease=lease.id)[-1]
+    assert (event.kind, event.uid) == ("cleared", 0)
+    assert event.reason == "forced: memory is still charged"
+
+
+def test_what_force_left_undone_is_tried_again(build, effect: ScriptedEffect) -> None:
+    """When what was in the way has gone, the rest of the journal is undone, too."""
+    house, lease, _ = quarantined(build, effect)
+    house.agent.clear_lease(admin(), lease.id, force=True)
+    assert house.ledger.unfinished() == {lease.id}
+    effect.script.clear()
+    house.releaser.retry(lease.id).result(20)
+    assert house.ledger.unfinished() == frozenset()
+    assert effect.world == set()
+
+
+def test_no_force_frees_under_a_living_process(build, effect: ScriptedEffect) -> None:
+    """An administrator, too, has to end it first."""
+    house, lease, _ = quarantined(build, effect)
+    effect.script = {"undo": [Pending("process 7 still runs", alive=True)] * 10_000}
+    with pytest.raises(NotAllowed, match="process 7"):
+        house.agent.clear_lease(admin(), lease.id, force=True)
+    assert house.ledger.quarantined()
+
+
+def test_what_is_in_the_way_is_kept_for_administrators(build, effect: ScriptedEffect) -> None:
+    """The journal's entry that could not be undone says what was found; nobody else may read it."""
+    house, lease, _ = quarantined(build, effect)
+    (entry,) = [one for one in house.agent.journal(admin(), lease.id) if one.kind == SCRIPTED]
+    found = entry.evidence["in_the_way"]
+    assert {"render_nodes", "dma_bufs", "kfd", "vram_used_bytes"} <= found.keys()
+    with pytest.raises(NotAllowed):
+        house.agent.journal(user(), lease.id)

@@ -1,0 +1,94 @@
+"""What an administrator needs to know of a slice that is not proved clean, as it is quarantined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from nodeagent.adapters.acl import DeviceNode, users_of
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.dmem import DmemController
+from nodeagent.adapters.fdinfo import DRM_MAJOR
+from nodeagent.adapters.leftovers import MOST, dma_buf_holders, name_of, stuck
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.lease import Lease, SliceState
+from nodeagent.domain.records import Json
+from nodeagent.domain.watch import KfdUse
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.cgroup_effects import CGROUP, ref_of
+from nodeagent.service.owners import Owners, owners
+from nodeagent.service.survey import Survey
+
+Facts = dict[str, Json]
+
+
+class Evidence:
+    """Looks once at everything that may keep a lease's slices from being free. Changes nothing."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        survey: Survey,
+        tree: CgroupTree | None,
+        dmem: DmemController | None,
+        kfd: Callable[[], Iterable[KfdUse]],
+        used: Callable[[str], int | None],
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._survey = survey
+        self._tree = tree
+        self._dmem = dmem
+        self._kfd = kfd
+        self._used = used
+
+    def gather(self, lease: Lease) -> Facts:
+        """Processes of the lease's cgroup; who has its devices, or shared buffers, open; the counters."""
+        whose = owners(self._ledger, self._tree, self._clock)
+        held = [one.placed for one in lease.slices if one.state is not SliceState.FREE]
+        devices = [device for one in held if (device := self._survey.found().device(one.device))]
+        minors = {one.render_node for one in devices if one.render_node}
+        gpus = {one.gpu_id for one in devices if one.gpu_id}
+        return {
+            **self._of_cgroup(lease.id),
+            "render_nodes": {name: _named(users_of(_node(name)), whose) for name in sorted(minors)},
+            "dma_bufs": _named(dma_buf_holders(), whose),
+            "kfd": [_row(one) for one in self._kfd() if one.gpu_id in gpus][:MOST],
+            "vram_used_bytes": {one.pool: self._used(one.pool) for one in held},
+        }
+
+    def _of_cgroup(self, lease: int) -> Facts:
+        record = next((one for one in self._ledger.effects(lease) if one.kind == CGROUP), None)
+        ref = ref_of(record.evidence or {}) if record else None
+        if ref is None or self._tree is None:
+            return {}
+        try:
+            with self._tree.open(ref) as cgroup:
+                pids, events = cgroup.members(), cgroup.read("cgroup.events") or ""
+        except FileNotFoundError:
+            return {}
+        charged = dict(self._dmem.current(ref)) if self._dmem else {}
+        return {
+            "processes": [asdict(one) for one in stuck(pids)],
+            "cgroup_events": events.split("\n")[:MOST],
+            "dmem_current": {region: size for region, size in charged.items() if size},
+        }
+
+
+def _node(name: str) -> DeviceNode:
+    return DeviceNode(Path("/dev/dri") / name, DRM_MAJOR, int(name.removeprefix("renderD")))
+
+
+def _row(one: KfdUse) -> Facts:
+    return {"pid": one.pid, "gpu_id": one.gpu_id, "vram_bytes": one.vram_bytes, "queues": list(one.queues)}
+
+
+def _named(pids: Iterable[int], whose: Owners) -> Sequence[Facts]:
+    """Each with its name and the lease that it is in; None: in none."""
+    known = [(pid, whose.of(pid)) for pid in pids]
+    rows: list[Facts] = [
+        {"pid": pid, "name": name_of(pid), "lease": one.owner} for pid, one in known if one is not None
+    ]
+    return rows[:MOST]
