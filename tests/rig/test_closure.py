@@ -140,7 +140,7 @@ def test_a_service_beside_its_lease_shares_what_it_holds(wired: Wired, rig, even
     ((region, size),) = wired.regions(lease).items()
     assert lease.guarantee.memory == "kernel"
     assert limit(job, region) == str(size)
-    assert limit(CGROUPS / "system.slice", region) == "max"
+    assert limit(CGROUPS / "system.slice", region) == str(size)
     assert limit(CGROUPS / "system.slice/dbus.service", region) == "0"
     gpu = next(gpu for gpu in rig.gpus if gpu.region == region)
     beside = rig.holder(gpu, job)
