@@ -98,6 +98,7 @@ int svm_trim(struct hook *hook, uint64_t credit[MAX_DEVICES]);
 
 /* devices.c */
 int is_kfd(int fd);
+int is_drm(int fd);
 int device_of_gpu(const struct limits *limits, uint32_t gpu_id);
 int device_of_file(const struct limits *limits, int fd);
 
