@@ -12,7 +12,7 @@ from nodeagent.adapters.cgroup_sweep import child_names
 def members(directory: int, path: str, without: Collection[str] = ()) -> list[int]:
     """The pids in the open cgroup *directory*, which is *path*, and below it; not below the paths *without*.
 
-    One that is removed meanwhile has nobody. Processes of a foreign pid namespace, which show as 0, are left out.
+    One that is removed meanwhile has nobody. Processes of a foreign pid namespace show as 0 and are left out.
     """
     pids = _pids(directory)
     for name in child_names(directory):

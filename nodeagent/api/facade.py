@@ -11,6 +11,7 @@ from nodeagent.domain.records import Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
+from nodeagent.service.leftovers import Left
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 
 
@@ -58,6 +59,9 @@ class Agent(Protocol):
     def release(self, caller: Caller, lease_id: int, wait_seconds: float = 0) -> Lease: ...
 
     def clear_lease(self, caller: Caller, lease_id: int) -> Lease: ...
+
+    def left(self, caller: Caller, lease_id: int) -> Left:
+        """What becomes of the lease's shared memory; for administrators."""
 
     def drain(
         self, caller: Caller, device: str, *, reason: str | None = None, until_seconds: int | None = None

@@ -1,4 +1,4 @@
-"""The census: which processes ran in each lease. In memory only: what a restart forgets is proof of nothing."""
+"""The census: which processes ran in each lease. In memory only: what a restart forgets proves nothing."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class _Roll:
     seen: dict[tuple[int, int], _Seen] = field(default_factory=dict)
     here: dict[int, tuple[int, int]] = field(default_factory=dict)  # those of the last look
     namespaces: set[Kind] = field(default_factory=set)
+    closely_ns: int = 0  # when it was last looked at closely
 
 
 class Census:
@@ -72,7 +73,9 @@ class Census:
             self._note(self._rolls.setdefault(lease_id, _Roll()), pid)
 
     def see(self, lease_id: int, ref: CgroupRef, *, closely: bool = False) -> None:
-        """See who is in the lease's cgroup now; *closely*: also whether those known have left a namespace."""
+        """See who is in the lease's cgroup now; *closely*: also whether those known have left a namespace,
+        if that was not seen within a second.
+        """
         try:
             with self._tree.open(ref) as cgroup:
                 pids = members(cgroup.fileno(), ref.path, self._paths)
@@ -81,6 +84,8 @@ class Census:
         with self._lock:
             roll = self._rolls.setdefault(lease_id, _Roll())
             now = self._clock.boot_ns()
+            closely = closely and now - roll.closely_ns >= SECOND_NS
+            roll.closely_ns = now if closely else roll.closely_ns
             for pid in roll.here.keys() - pids:
                 roll.seen[roll.here.pop(pid)].ended_ns = now
             for pid in pids:

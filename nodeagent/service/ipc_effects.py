@@ -5,8 +5,7 @@ It holds no GPU, so it never holds up a release.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import structlog
 
@@ -17,34 +16,32 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.census import Census
 from nodeagent.service.cgroup_effects import ref_of
 from nodeagent.service.effects import Arguments, Effect, Evidence, Pending, Planned
-from nodeagent.service.leftovers import Leftovers
+from nodeagent.service.leftovers import IPC, Leftovers, described
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 
 log = structlog.get_logger()
 
-IPC = "ipc"
 MOST_NAMED = 64  # objects in one lease's evidence
-MOST_TOLD = 4  # in one line
+MOST_TOLD = 8  # in one line
 _REMEMBERED = 1024
 
 
 class IpcMeans:
-    """Plans the effect for leases whose processes are the agent's to tell. *leftovers* None: turned off."""
+    """Plans the effect for leases whose processes are the agent's to tell, unless there is a *why_not*."""
 
-    def __init__(self, leftovers: Leftovers | None, why_not: str | None = None) -> None:
-        self._leftovers = leftovers
-        self._why_not = why_not or "turned off by release.ipc"
+    def __init__(self, why_not: str | None = None) -> None:
+        self._why_not = why_not
 
     def tier(self) -> Tier:
-        there = self._leftovers is not None
-        return Tier(IPC, there, "what a lease leaves in shared memory is removed" if there else self._why_not)
+        there = self._why_not is None
+        return Tier(IPC, there, self._why_not or "what is provably left in shared memory goes")
 
     def promise(self, setting: Setting) -> Hold:
         return Hold()
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
-        if self._leftovers is None or setting.cgroup is None or setting.adopted:
+        if self._why_not is not None or setting.cgroup is None or setting.adopted:
             return []
         return [Planned(IPC, {**setting.cgroup, "uid": setting.uid})]
 
@@ -116,19 +113,6 @@ class Counted:
             except OutsideFault as fault:
                 log.info("a lease's processes cannot be counted", lease=arguments["lease"], why=str(fault))
         return self._effect.undo(arguments, evidence)
-
-
-def described(verdict: Verdict) -> Mapping[str, Any]:
-    """One object and what becomes of it, for the journal and the API."""
-    found = verdict.found
-    return {
-        "kind": str(found.kind),
-        "name": found.shown[:64],
-        "size_bytes": found.size_bytes,
-        "goes": verdict.removes,
-        "reason": str(verdict.reason),
-        "why": verdict.detail,
-    }
 
 
 def _line(verdicts: Sequence[Verdict]) -> str:

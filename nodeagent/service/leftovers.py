@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.ipc import IpcSpace
@@ -12,13 +13,25 @@ from nodeagent.adapters.processes import start_time_of
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.ipc import CLOCK_STEP_SECONDS, Reason, Scene, Users, Verdict, judge
-from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
+from nodeagent.domain.lease import ENDED, AnchorKind, HolderKind, Lease, LeaseState
+from nodeagent.domain.records import EffectState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.census import TICK_NS, Census
 from nodeagent.service.cgroup_effects import found
 from nodeagent.service.effects import Arguments, Evidence
 
+IPC = "ipc"
 MOST_BEFORE = 1024  # objects that a uid may have when its lease begins, to be told from later ones
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What becomes of a lease's shared memory; *ended*: what has become of it. *note* says why nothing is listed."""
+
+    lease: int
+    ended: bool
+    objects: Sequence[Mapping[str, Any]]  # see `described`
+    note: str | None = None
 
 
 class Leftovers:
@@ -36,7 +49,7 @@ class Leftovers:
         self._ledger = ledger
         self._clock = clock
         self._tree = tree
-        self._census = census
+        self.census = census
         self._space = space
         self._users = users
 
@@ -74,6 +87,21 @@ class Leftovers:
             self._removed(one) if one.removes else one for one in self.judged(lease_id, uid, evidence)
         )
 
+    def view(self, lease: Lease) -> Left:
+        """What `clear` would do now, or did."""
+        record = next((one for one in self._ledger.effects(lease.id) if one.kind == IPC), None)
+        if record is None:
+            return Left(
+                lease.id, lease.state in ENDED, (), "nothing of this lease is removed: see the tier ipc"
+            )
+        evidence: Evidence = record.evidence or {}
+        if record.state is EffectState.UNDONE:
+            return Left(lease.id, True, evidence.get("objects", ()), evidence.get("fault"))
+        if "since_ns" not in evidence:
+            return Left(lease.id, False, (), "nobody could enter it yet")
+        verdicts = self.judged(lease.id, lease.holder.uid, evidence)
+        return Left(lease.id, False, [described(one) for one in verdicts])
+
     def _removed(self, verdict: Verdict) -> Verdict:
         try:
             if self._space.remove(verdict.found):
@@ -93,10 +121,10 @@ class Leftovers:
             since=since_ns / SECOND_NS + offset,
             before=None if before is None else frozenset(before),
             clock_set=abs(offset - was) > CLOCK_STEP_SECONDS,
-            lives=self._census.lives(lease_id),
-            namespaces=self._census.namespaces(lease_id),
+            lives=self.census.lives(lease_id),
+            namespaces=self.census.namespaces(lease_id),
             others=others,
-            elsewhere=[life for other in others for life in self._census.lives(other)],
+            elsewhere=[life for other in others for life in self.census.lives(other)],
             users=Users(open_by={}),
         )
 
@@ -119,6 +147,19 @@ class Leftovers:
             return pid == wrapper or (at is not None and f"{at}/".startswith(f"{path}/"))
 
         return inside
+
+
+def described(verdict: Verdict) -> Mapping[str, Any]:
+    """One object and what becomes of it, for the journal and the API."""
+    found = verdict.found
+    return {
+        "kind": str(found.kind),
+        "name": found.shown[:64],
+        "size_bytes": found.size_bytes,
+        "goes": verdict.removes,
+        "reason": str(verdict.reason),
+        "why": verdict.detail,
+    }
 
 
 def _wrapper(lease: Lease) -> int | None:

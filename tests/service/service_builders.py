@@ -147,6 +147,7 @@ class House:
                 changes=self.changes,
                 identity=Identity("node", name, "0"),
                 told=self.journal.told,
+                left=None,
                 tiers=self.planner.tiers,
                 strangers=self.reconciler.strangers,
             )
