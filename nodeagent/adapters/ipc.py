@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
+import signal
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,6 +64,14 @@ class IpcSpace:
         mine = (found for found in objects if uid in (found.uid, found.creator_uid))
         return Listing((*mine, *files), complete)
 
+    def in_use(self, found: Found) -> bool | None:
+        """Whether anybody has the file open or mapped, as the kernel counts; None where it does not say."""
+        with self._directory() as directory:
+            if directory is None:
+                return False
+            with _sole(directory, found) as sole:
+                return None if sole is None else not sole
+
     def remove(self, found: Found) -> bool:
         """Remove *found*, if it still is what was seen; whether it was.
 
@@ -103,8 +113,11 @@ class IpcSpace:
         with self._directory() as directory:
             if directory is None or not found.plain or _file(directory, found.name) != found:
                 return False
-            os.unlink(found.name, dir_fd=directory)
-            return True
+            with _sole(directory, found) as sole:
+                if sole is False or _file(directory, found.name) != found:
+                    return False
+                os.unlink(found.name, dir_fd=directory)
+                return True
 
     @contextmanager
     def _directory(self) -> Iterator[int | None]:
@@ -152,6 +165,35 @@ def _file(directory: int, name: str) -> Found | None:
         size_bytes=told.blocks * 512,
         plain=_plain(told),
     )
+
+
+@contextmanager
+def _sole(directory: int, found: Found) -> Iterator[bool | None]:
+    """Whether the file is nobody's but ours, which then stays so until the end; None where that is not told.
+
+    A write lease (fcntl(2)) is given on what no one else has open or mapped, in whatever namespace, thread or
+    socket. Whoever opens the file meanwhile waits for us.
+    """
+    # It may be another file by now, of any kind, with a lease of its maker's on it: nothing is waited for.
+    flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(found.name, flags, dir_fd=directory)
+    except OSError as fault:
+        yield True if fault.errno == errno.ENOENT else False if fault.errno == errno.EWOULDBLOCK else None
+        return
+    try:
+        yield _leased(descriptor) if os.fstat(descriptor).st_ino == found.key else None
+    finally:
+        os.close(descriptor)
+
+
+def _leased(descriptor: int) -> bool | None:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # SIGIO, told of who waits, would end us
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as fault:
+        return False if fault.errno == errno.EAGAIN else None
+    return True
 
 
 def _plain(told: Statx) -> bool:

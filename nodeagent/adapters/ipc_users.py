@@ -17,18 +17,26 @@ from nodeagent.adapters.systemcalls import statx
 from nodeagent.domain.ipc import Found, Kind, Users
 
 # Whoever opens a million descriptors must not hold up a release: what was not looked at by then is in doubt.
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 
 _Place = tuple[int, int]  # device and inode
 _OpenBy = dict[str, tuple[int, ...]]
 
 
 class IpcUsers:
-    """Looks at all processes. A descriptor on its way through a socket is in none of them, and one that a
-    thread has for itself alone is not seen: what is unlinked stays whole for either.
+    """Looks at all processes. Whether a file is in use says *in_use*, if it can; who has it, the processes.
+
+    Without *in_use*, a descriptor on its way through a socket, or of a thread with a table of its own, is not
+    seen: what is unlinked stays whole for either.
     """
 
-    def __init__(self, proc: Path = PROC, seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        in_use: Callable[[Found], bool | None] = lambda found: None,
+        proc: Path = PROC,
+        seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._in_use = in_use
         self._proc = proc
         self._seconds = seconds
         self._looking = threading.Lock()
@@ -45,34 +53,33 @@ class IpcUsers:
             pid for pid in pids if uid in (uids_of(pid, self._proc) or ()) and self._outside(pid, inside)
         )
         last = {pid for one in found for pid in one.last_pids}
-        files = {
-            (device, one.key): one.token for one in found if one.kind is Kind.FILE and device is not None
-        }
-        return Users(
-            session=session,
-            alive=frozenset(pid for pid in last if self._outside(pid, inside)),
-            open_by=self._open_by(pids, files) if files and not session else {},
-        )
+        alive = frozenset(pid for pid in last if self._outside(pid, inside))
+        if session or device is None:
+            return Users(session, alive)  # no file goes then
+        used = {one: self._in_use(one) for one in found if one.kind is Kind.FILE}
+        files = {(device, one.key): one.token for one, known in used.items() if known is not False}
+        named, complete = self._open_by(pids, files) if files else ({}, True)
+        in_use: _OpenBy = {one.token: () for one, known in used.items() if known}
+        unknown = {one.token for one, known in used.items() if known is None}
+        return Users(session, alive, in_use | named, frozenset() if complete else frozenset(unknown))
 
     def _outside(self, pid: int, inside: Callable[[int], bool]) -> bool:
         stat = stat_of(pid, self._proc)
         return stat is not None and not stat.dead and not inside(pid)
 
-    def _open_by(self, pids: Sequence[int], files: Mapping[_Place, str]) -> _OpenBy | None:
-        """None where it took too long, or somebody could not be looked at.
+    def _open_by(self, pids: Sequence[int], files: Mapping[_Place, str]) -> tuple[_OpenBy, bool]:
+        """Who has which, and whether everybody was looked at.
 
         In a thread: whoever is stuck in the driver with its memory map locked must not hold up the caller.
         One such look at a time.
         """
-        answer: SimpleQueue[_OpenBy | None] = SimpleQueue()
+        answer: SimpleQueue[tuple[_OpenBy, bool]] = SimpleQueue()
         if not self._looking.acquire(timeout=self._seconds):
-            return None
+            return {}, False
 
         def look() -> None:
             try:
                 answer.put(_open_by(pids, files, self._proc, time.monotonic() + self._seconds))
-            except OSError:
-                answer.put(None)
             finally:
                 self._looking.release()
 
@@ -80,18 +87,25 @@ class IpcUsers:
         try:
             return answer.get(timeout=2 * self._seconds)
         except Empty:
-            return None
+            return {}, False
 
 
-def _open_by(pids: Sequence[int], files: Mapping[_Place, str], proc: Path, deadline: float) -> _OpenBy | None:
+def _open_by(
+    pids: Sequence[int], files: Mapping[_Place, str], proc: Path, deadline: float
+) -> tuple[_OpenBy, bool]:
     open_by: dict[str, set[int]] = defaultdict(set)
+    complete = True
     for pid in pids:
         if time.monotonic() > deadline:
-            return None
-        for place in _places(pid, proc):
-            if place in files:
-                open_by[files[place]].add(pid)
-    return {token: tuple(sorted(pids)) for token, pids in open_by.items()}
+            complete = False
+            break
+        try:
+            for place in _places(pid, proc):
+                if place in files:
+                    open_by[files[place]].add(pid)
+        except OSError:
+            complete = False
+    return {token: tuple(sorted(holders)) for token, holders in open_by.items()}, complete
 
 
 def other_shm(pid: int, device: int | None, proc: Path = PROC) -> bool:

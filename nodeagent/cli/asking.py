@@ -55,9 +55,9 @@ def node_lines(node: Mapping[str, Any]) -> str:
 
 
 def left_lines(left: Mapping[str, Any]) -> str:
-    """One line an object: whether it goes, what it is, and why."""
+    """One line an object: whether it goes, kind, name and bytes, and why."""
     lines = [
-        f"{'goes ' if one['goes'] else 'stays'} {one['kind']} {one['name']} ({one['size_bytes']} B): {one['why']}"
+        f"{'goes' if one['goes'] else 'stays'} {one['kind']} {one['name']} {one['size_bytes']}: {one['why']}"
         for one in left["objects"]
     ]
     none = f"lease {left['lease']}: {left['note'] or 'nothing of its uid is in shared memory'}"

@@ -7,7 +7,7 @@ counts that nobody else of the uid could have made or could still want them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 # Made by whoever comes first and used by every uid of the node: rocm_smi_lib's and amdsmi's mutexes, and what
@@ -107,7 +107,8 @@ class Users:
 
     session: tuple[int, ...] = ()  # processes of its uid
     alive: frozenset[int] = frozenset()  # of those that used a SysV object last, the ones that run
-    open_by: Mapping[str, tuple[int, ...]] | None = None  # by token; None: somebody could not be looked at
+    open_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by token; (): by whom is not known
+    unseen: frozenset[str] = frozenset()  # tokens of files that somebody may have open who was not looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +221,11 @@ def _who_has_it(found: Found, scene: Scene) -> _Doubt:
     if found.kind is not Kind.FILE:
         using = [pid for pid in found.last_pids if pid in scene.users.alive]
         return (Reason.UNKNOWN_USER, f"last used by {_processes(using)} outside the lease") if using else None
-    if scene.users.open_by is None:
-        return Reason.UNSEEN, "not every process could be looked at"
     holders = scene.users.open_by.get(found.token)
-    return (Reason.OPEN, f"open or mapped by {_processes(holders)}") if holders else None
+    if holders is not None:
+        return Reason.OPEN, f"open or mapped by {_processes(holders) if holders else 'somebody'}"
+    unseen = found.token in scene.users.unseen
+    return (Reason.UNSEEN, "not every process could be looked at") if unseen else None
 
 
 def _processes(pids: Sequence[int]) -> str:

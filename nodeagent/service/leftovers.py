@@ -26,7 +26,7 @@ MOST_BEFORE = 1024  # objects that a uid may have when its lease begins, to be t
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What becomes of a lease's shared memory; *ended*: what has become of it. *note* says why nothing is listed."""
+    """What becomes of a lease's shared memory; *ended*: what has become. *note*: why nothing is told."""
 
     lease: int
     ended: bool
@@ -125,7 +125,7 @@ class Leftovers:
             namespaces=self.census.namespaces(lease_id),
             others=others,
             elsewhere=[life for other in others for life in self.census.lives(other)],
-            users=Users(open_by={}),
+            users=Users(),
         )
 
     def _others(self, lease_id: int, uid: int) -> list[int]:
