@@ -217,7 +217,7 @@ def _creator(found: Found, scene: Scene) -> _Doubt:
 
 def _who_has_it(found: Found, scene: Scene) -> _Doubt:
     if found.attached:
-        return Reason.ATTACHED, f"attached {found.attached} times"
+        return Reason.ATTACHED, f"attachments: {found.attached}"
     if found.kind is not Kind.FILE:
         using = [pid for pid in found.last_pids if pid in scene.users.alive]
         return (Reason.UNKNOWN_USER, f"last used by {_processes(using)} outside the lease") if using else None

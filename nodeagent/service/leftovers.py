@@ -140,7 +140,7 @@ class Leftovers:
     def _inside(self, lease_id: int, evidence: Evidence) -> Callable[[int], bool]:
         """Whether a process is the lease's: in its cgroup, or the one that took it for what is in there."""
         path, lease = str(evidence["path"]), self._ledger.lease(lease_id)
-        wrapper = None if lease is None else _wrapper(lease)
+        wrapper = None if lease is None else wrapper_of(lease)
 
         def inside(pid: int) -> bool:
             at = self._tree.cgroup_of(pid)
@@ -162,7 +162,7 @@ def described(verdict: Verdict) -> Mapping[str, Any]:
     }
 
 
-def _wrapper(lease: Lease) -> int | None:
+def wrapper_of(lease: Lease) -> int | None:
     """The process that took *lease* for a cgroup's life, as `gpulease run` does, if that still is the same.
 
     One that ran before the lease began has had its pid ever since.
