@@ -3,168 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from service_builders import House, until, user
+from ipc_house import CGROUP, OTHER, UID, IpcHouse, Maker, kinds, verdicts
+from service_builders import until, user
 
-from nodeagent.adapters.cgroup import CgroupTree
-from nodeagent.adapters.clock import SystemClock
-from nodeagent.adapters.ipc import SHM, IpcSpace
-from nodeagent.adapters.ipc_users import IpcUsers
+from nodeagent.adapters.ipc import IpcSpace
 from nodeagent.domain.errors import NotAllowed, OutsideFault
 from nodeagent.domain.ipc import Kind, Reason
-from nodeagent.domain.lease import AnchorKind, Holder, HolderKind, Lease, LeaseState
-from nodeagent.service import census as census_module
+from nodeagent.domain.lease import Holder, HolderKind, LeaseState
 from nodeagent.service import leftovers as leftovers_module
-from nodeagent.service.census import Census
-from nodeagent.service.cgroup_effects import OCCUPANTS
-from nodeagent.service.effects import Effect
-from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
-from nodeagent.service.leftovers import IPC, Leftovers, wrapper_of
+from nodeagent.service.ipc_effects import IpcMeans
+from nodeagent.service.leftovers import IPC, wrapper_of
 
 pytestmark = [pytest.mark.root, pytest.mark.cgroup2]
-
-# Of these tests alone: other tests' processes would be sessions of theirs.
-UID, OTHER = 47_311, 47_312
-CGROUP = AnchorKind.CGROUP
-# Makes what each line of its input asks for, and says so; ends with its input.
-MAKER = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None)
-for line in sys.stdin:
-    what, _, name = line.strip().partition(" ")
-    if what == "segment": kept = libc.shmget(0, 4096, 0o1600)
-    elif what == "attach": libc.shmat(kept, None, 0)
-    elif what == "queue": libc.msgget(0, 0o1600)
-    elif what == "semaphore": libc.semget(0, 1, 0o1600)
-    elif what == "file": os.close(os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    elif what == "unshare": assert libc.unshare(0x08000000) == 0
-    print("done", flush=True)
-"""
-
-
-class SteppedClock(SystemClock):
-    """The kernel's clocks, and somebody who sets one of them."""
-
-    step = 0.0
-
-    def wall(self) -> float:
-        return super().wall() + self.step
-
-
-class IpcHouse(House):
-    """An agent that takes shared memory along, as `nodeagent.tiers` builds it."""
-
-    def _effects(self, tree: CgroupTree | None, *rest: Any) -> dict[str, Effect]:
-        effects, self.space = super()._effects(tree, *rest), IpcSpace()
-        assert tree is not None
-        self.census = Census(self.ledger, self.clock, tree, self.space.device())
-        users = IpcUsers(self.space.in_use)
-        self.leftovers = Leftovers(self.ledger, self.clock, tree, self.census, self.space, users)
-        self.ipc_effect = IpcEffect(self.ledger, self.leftovers)
-        return effects | {IPC: self.ipc_effect, OCCUPANTS: Counted(effects[OCCUPANTS], self.census)}
-
-    def open(self) -> House:
-        self.planner._means = (IpcMeans(), *self.planner._means)
-        return super().open()
-
-    def take(self, uid: int = UID, **order: Any) -> Lease:
-        return self.grant(user(uid), cus=8, **{"anchor": CGROUP, **order})
-
-    def told(self, lease: Lease, kind: str) -> str:
-        return "; ".join(one.reason or "" for one in self.ledger.events(lease=lease.id) if one.kind == kind)
-
-
-class Maker:
-    """A process of *uid* that makes shared memory when it is told to."""
-
-    def __init__(self, uid: int = UID, *, as_root: bool = False) -> None:
-        who = {} if as_root else {"user": uid, "group": uid, "extra_groups": []}
-        self.process = subprocess.Popen(
-            ["/usr/bin/python3", "-c", MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **who
-        )
-
-    def make(self, *what: str) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        for line in what:
-            self.process.stdin.write(f"{line}\n")
-            self.process.stdin.flush()
-            assert self.process.stdout.readline() == "done\n"
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-@pytest.fixture
-def makers() -> Iterator[Callable[..., Maker]]:
-    """Start makers; they are ended, and what the users left is removed."""
-    started: list[Maker] = []
-
-    def start(uid: int = UID, *what: str, lease: tuple[IpcHouse, Lease] | None = None) -> Maker:
-        started.append(Maker(uid))
-        if lease is not None:
-            house, entered = lease
-            house.enter(entered, started[-1].process.pid)
-            house.census.look()
-        started[-1].make(*what)
-        return started[-1]
-
-    yield start
-    for maker in started:
-        maker.end()
-    remove_all()
-
-
-def remove_all() -> None:
-    for uid in (UID, OTHER):
-        for found in IpcSpace().find(uid).found:
-            if found.kind is Kind.FILE:
-                (SHM / found.name).unlink()
-            else:
-                flag = {Kind.SEGMENT: "-m", Kind.QUEUE: "-q", Kind.SEMAPHORES: "-s"}[found.kind]
-                subprocess.run(["ipcrm", flag, found.name], check=True)
-
-
-@pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
-
-
-@pytest.fixture
-def ipc(tmp_path: Path, clock, tree: CgroupTree, migrated: Path, materialised) -> Iterator[IpcHouse]:
-    state, root = tmp_path / "state", tmp_path / "machine"
-    state.mkdir(mode=0o700)
-    shutil.copy(migrated, state / "ledger.sqlite3")
-    shutil.copytree(materialised("vega10"), root, symlinks=True)
-    house = IpcHouse(state, root, clock, tree=tree, timeout=20)
-    house.open()
-    yield house
-    house.die()
-
-
-@pytest.fixture
-def name() -> str:
-    return f"nodeagent-test-{os.getpid()}-{time.monotonic_ns()}"
-
-
-def kinds(uid: int = UID) -> set[Kind]:
-    return {found.kind for found in IpcSpace().find(uid).found}
-
-
-def verdicts(house: IpcHouse, lease: Lease) -> dict[str, str]:
-    """Reasons by kind, as the dry run has them."""
-    return {one["kind"]: one["reason"] for one in house.leftovers.view(lease).objects}
 
 
 def test_what_a_leases_programs_left_goes_with_it(ipc: IpcHouse, makers, name: str) -> None:
@@ -389,52 +244,3 @@ def test_what_could_not_be_written_down_is_not_removed(
     makers(UID, "segment", lease=(ipc, lease))
     ipc.release(lease)
     assert kinds() == {Kind.SEGMENT, Kind.FILE}
-
-
-# -- the census ----------------------------------------------------------------------------------------------
-
-
-def test_the_census_is_bounded(ipc: IpcHouse, makers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a lease that starts processes without end, those that ended first are forgotten."""
-    monkeypatch.setattr(census_module, "MOST_LIVES", 2)
-    lease = ipc.take()
-    pids = []
-    for _ in range(4):
-        maker = makers(UID, lease=(ipc, lease))
-        pids.append(maker.process.pid)
-        maker.end()
-        ipc.census.look()
-    assert [life.pid for life in ipc.census.lives(lease.id)] == pids[-2:]
-
-
-def test_a_lease_that_ended_is_forgotten(ipc: IpcHouse, makers) -> None:
-    """Its processes are of no use any more."""
-    lease = ipc.take()
-    makers(UID, lease=(ipc, lease))
-    assert ipc.census.lives(lease.id)
-    ipc.release(lease)
-    ipc.census.look()
-    assert ipc.census.lives(lease.id) == ()
-
-
-def test_a_process_that_ended_has_an_end(ipc: IpcHouse, makers) -> None:
-    """From the look that misses it on, its pid may be another's."""
-    lease = ipc.take()
-    maker = makers(UID, lease=(ipc, lease))
-    (alive,) = ipc.census.lives(lease.id)
-    maker.end()
-    ipc.census.look()
-    (ended,) = ipc.census.lives(lease.id)
-    assert (alive.ended, ended.began) == (None, pytest.approx(alive.began))
-    assert ended.ended is not None and ended.ended >= ended.began
-
-
-def test_who_is_in_a_nested_lease_is_not_the_outer_ones(ipc: IpcHouse, makers) -> None:
-    """Leases nest; the innermost has the process."""
-    outer = ipc.take()
-    caller = makers(UID, lease=(ipc, outer)).process.pid
-    inner = ipc.grant(user(UID, caller), cus=8, anchor=CGROUP)
-    assert inner.cgroup.startswith(f"{outer.cgroup}/")
-    pid = makers(UID, lease=(ipc, inner)).process.pid
-    assert pid not in [life.pid for life in ipc.census.lives(outer.id)]
-    assert pid in [life.pid for life in ipc.census.lives(inner.id)]
