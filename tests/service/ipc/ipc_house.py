@@ -7,17 +7,12 @@ from typing import Any
 
 from service_builders import House, user
 
-from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.clock import SystemClock
 from nodeagent.adapters.ipc import SHM, IpcSpace
-from nodeagent.adapters.ipc_users import IpcUsers
 from nodeagent.domain.ipc import Kind
 from nodeagent.domain.lease import AnchorKind, Lease
 from nodeagent.service.census import Census
-from nodeagent.service.cgroup_effects import OCCUPANTS
-from nodeagent.service.effects import Effect
-from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
-from nodeagent.service.leftovers import IPC, Leftovers
+from nodeagent.service.leftovers import Leftovers
 
 # Of these tests alone: other tests' processes would be sessions of theirs.
 UID, OTHER = 47_311, 47_312
@@ -48,20 +43,18 @@ class SteppedClock(SystemClock):
 
 
 class IpcHouse(House):
-    """An agent that takes shared memory along, as `nodeagent.tiers` builds it."""
+    """An agent with cgroups, and its parts for shared memory."""
 
-    def _effects(self, tree: CgroupTree | None, *rest: Any) -> dict[str, Effect]:
-        effects, self.space = super()._effects(tree, *rest), IpcSpace()
-        assert tree is not None
-        self.census = Census(self.ledger, self.clock, tree, self.space.device())
-        users = IpcUsers(self.space.in_use)
-        self.leftovers = Leftovers(self.ledger, self.clock, tree, self.census, self.space, users)
-        self.ipc_effect = IpcEffect(self.ledger, self.leftovers)
-        return effects | {IPC: self.ipc_effect, OCCUPANTS: Counted(effects[OCCUPANTS], self.census)}
+    space = IpcSpace()
 
-    def open(self) -> House:
-        self.planner._means = (IpcMeans(), *self.planner._means)
-        return super().open()
+    @property
+    def leftovers(self) -> Leftovers:
+        assert self.tiers.leftovers is not None
+        return self.tiers.leftovers
+
+    @property
+    def census(self) -> Census:
+        return self.leftovers.census
 
     def take(self, uid: int = UID, **order: Any) -> Lease:
         return self.grant(user(uid), cus=8, **{"anchor": CGROUP, **order})

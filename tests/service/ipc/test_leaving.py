@@ -219,8 +219,9 @@ def test_a_walk_that_comes_again_tells_nothing_twice(ipc: IpcHouse, makers) -> N
     lease = ipc.take()
     makers(UID, "semaphore", lease=(ipc, lease))
     record = next(one for one in ipc.ledger.effects(lease.id) if one.kind == IPC)
-    first = ipc.ipc_effect.undo(record.arguments, record.evidence or {})
-    assert ipc.ipc_effect.undo(record.arguments, record.evidence or {}) == first
+    effect = ipc.tiers.effects[IPC]
+    first = effect.undo(record.arguments, record.evidence or {})
+    assert effect.undo(record.arguments, record.evidence or {}) == first
     assert ipc.kinds(lease).count("ipc_left") == 1
 
 
