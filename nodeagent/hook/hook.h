@@ -10,7 +10,7 @@
 #define PAGE_SIZE 4096u
 
 enum phase {
-	PHASE_UNKNOWN,			/* as a fork child finds it */
+	PHASE_UNKNOWN,			/* as a fork child finds it; nothing is granted, and it is asked again */
 	PHASE_NO_LEASE,
 	PHASE_LEASED,
 	PHASE_BROKEN,			/* a lease whose limits cannot be trusted: nothing is granted */
