@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.rig.ways import USER, Ways, as_user, bus, user_cgroup, within
-from tests.rig.wired import CGROUPS, GIB, Wired, closed, command, limit, open_again, path_of
+from tests.rig.wired import CGROUPS, GIB, Wired, command, limit, path_of
 
 pytestmark = pytest.mark.rig
-
-
-@pytest.fixture
-def wired(rig, tmp_path: Path) -> Iterator[Wired]:
-    """An agent that has closed every region; what it closed is open after the test."""
-    made = Wired(tmp_path)
-    closed(made)
-    yield made
-    made.stop()
-    open_again(tmp_path)
-    assert " 0" not in (CGROUPS / "user.slice/dmem.max").read_text()
 
 
 @pytest.mark.way_out(
