@@ -156,6 +156,9 @@ class Release(_Section):
         ge=0,
         description="VRAM of a card that may be nobody's when a slice there is given back without dmem",
     )
+    ipc: bool = Field(
+        default=True, description="remove what is provably left in shared memory by a lease's programs"
+    )
 
 
 class Config(_Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,8 @@ from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.ipc import IpcSpace
+from nodeagent.adapters.ipc_users import IpcUsers
 from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
 from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.supervisor import Supervisor
@@ -22,6 +25,7 @@ from nodeagent.adapters.sysfs import SysTree
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import Clock
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.census import Census
 from nodeagent.service.cgroup_effects import (
     ADOPTED,
     CGROUP,
@@ -40,8 +44,10 @@ from nodeagent.service.evidence import Evidence
 from nodeagent.service.farewell import Farewell, Grace
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
+from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
+from nodeagent.service.leftovers import IPC, Leftovers
 from nodeagent.service.means import Means
 from nodeagent.service.proof import KFD, VRAM, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler, Sources
@@ -81,6 +87,7 @@ class Tiers:
     means: tuple[Means, ...]
     evidence: Evidence
     looks: Mapping[str, Callable[[], None]]
+    leftovers: Leftovers | None
 
     @property
     def kept(self) -> dict[str, Effect]:
@@ -121,8 +128,14 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         SUPERVISED: SupervisedEffect(supervisor),
         GATE: GateEffect(gate, survey),
     }
+    leftovers = None
+    if tree is not None:
+        leftovers = _leftovers(ground, tree, ledger)
+        occupants = Counted(effects[OCCUPANTS], leftovers.census)
+        effects |= {IPC: IpcEffect(ledger, leftovers), OCCUPANTS: occupants}
     # Undone from the last to the first: who died, then who might still enter, then the memory.
     means: tuple[Means, ...] = (
+        IpcMeans(_ipc_stays(config)),
         VramMeans(dmem, ground.idle, ground.clock, tolerance),
         KernelMeans(dmem, kernel),
         SupervisedMeans(supervisor),
@@ -133,7 +146,8 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     looks = {"gate": gate.look}
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
-    return Tiers(dmem, supervisor, effects, means, evidence, looks)
+    looks |= {"census": leftovers.census.look} if leftovers else {}
+    return Tiers(dmem, supervisor, effects, means, evidence, looks, leftovers)
 
 
 def _kernel_tier(
@@ -174,6 +188,19 @@ def _effects(
         if dmem is not None:
             effects[DMEM] = DmemEffect(tree, dmem, kernel)
     return effects
+
+
+def _leftovers(ground: Ground, tree: CgroupTree, ledger: Ledger) -> Leftovers:
+    space = IpcSpace()
+    census = Census(ledger, ground.clock, tree, space.device())
+    return Leftovers(ledger, ground.clock, tree, census, space, IpcUsers(space.in_use))
+
+
+def _ipc_stays(config: settings.Config) -> str | None:
+    """Why nothing in shared memory is removed, or None."""
+    if not config.release.ipc:
+        return "turned off by release.ipc"
+    return None if os.geteuid() == 0 else "needs root: nobody else sees who has a file open"
 
 
 def figures(node: Node) -> Sources:

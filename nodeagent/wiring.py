@@ -128,6 +128,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     tiers = build_tiers(
         config, Ground(node, clock, tree, systemd, hook, in_use, scanner.idle), ledger, survey
     )
+    entered = tiers.leftovers.census.enter if tiers.leftovers else lambda lease, pid: None
     journal = Journal(ledger, tiers.effects)
     releaser = Releaser(
         ledger,
@@ -160,12 +161,13 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             clock=clock,
             survey=survey,
             granter=granter,
-            attacher=Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use),
-            launcher=Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes),
+            attacher=Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered),
+            launcher=Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered),
             releaser=releaser,
             changes=changes,
             identity=Identity(socket.gethostname(), node.machine, __version__),
             told=journal.told,
+            left=tiers.leftovers.view if tiers.leftovers else None,
             tiers=planner.tiers,
             strangers=reconciler.strangers,
         )

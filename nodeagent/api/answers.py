@@ -83,6 +83,22 @@ class LeasesAnswer(Answer):
     next: int | None
 
 
+class LeftObjectAnswer(Answer):
+    kind: str
+    name: str
+    size_bytes: int
+    goes: bool
+    reason: str
+    why: str
+
+
+class LeftAnswer(Answer):
+    lease: int
+    ended: bool
+    note: str | None
+    objects: list[LeftObjectAnswer]
+
+
 class FreeAnswer(Answer):
     cus: int
     vram_bytes: int

@@ -11,6 +11,7 @@ from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
+from nodeagent.service.leftovers import Left
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 
 
@@ -61,6 +62,9 @@ class Agent(Protocol):
 
     def journal(self, caller: Caller, lease_id: int) -> tuple[EffectRecord, ...]:
         """The lease's effects with their evidence; for administrators."""
+
+    def left(self, caller: Caller, lease_id: int) -> Left:
+        """What becomes of the lease's shared memory; for administrators."""
 
     def drain(
         self, caller: Caller, device: str, *, reason: str | None = None, until_seconds: int | None = None

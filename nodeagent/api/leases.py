@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from nodeagent.api.answers import JournalAnswer, LaunchAnswer, LeaseAnswer, LeasesAnswer
+from nodeagent.api.answers import (
+    JournalAnswer,
+    LaunchAnswer,
+    LeaseAnswer,
+    LeasesAnswer,
+    LeftAnswer,
+    LeftObjectAnswer,
+)
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import FILTER_PATTERN, TEXT_PATTERN
 from nodeagent.api.metrics import RefusalCounter
@@ -126,6 +133,11 @@ class LeaseRoutes:
         effects = self._agent.journal(call.caller, call.path["id"])
         return Reply(JournalAnswer(effects=[effect_answer(one) for one in effects]))
 
+    def left(self, call: Call) -> Reply:
+        left = self._agent.left(call.caller, call.path["id"])
+        objects = [LeftObjectAnswer(**one) for one in left.objects]
+        return Reply(LeftAnswer(lease=left.lease, ended=left.ended, note=left.note, objects=objects))
+
     def _shown(self, lease: Lease, call: Call, headers: Mapping[str, str] | None = None) -> Reply:
         told = self._agent.told(lease) if call.viewer.sees(lease.holder.uid) else None
         return Reply(self._presenter.lease(lease, call.viewer, told), headers=headers or {})
@@ -185,6 +197,17 @@ class LeaseRoutes:
                 problems=(403, 503),
                 path_parameters=(LEASE_ID,),
                 query=(WAIT,),
+            ),
+            Route(
+                "GET",
+                f"{one}/ipc",
+                "showIpc",
+                "What of the lease's shared memory would go with it now, and why the rest stays.",
+                self.left,
+                {200: Promise("Each object of the holder's uid.", LeftAnswer)},
+                problems=(403, 404, 503),
+                path_parameters=(LEASE_ID,),
+                administrators=True,
             ),
             self._act("attach", self.attach, "Move the calling process into the lease."),
             Route(

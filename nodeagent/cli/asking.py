@@ -54,6 +54,16 @@ def node_lines(node: Mapping[str, Any]) -> str:
     return "\n".join(safe(line) for line in lines)
 
 
+def left_lines(left: Mapping[str, Any]) -> str:
+    """One line an object: whether it goes, kind, name and bytes, and why."""
+    lines = [
+        f"{'goes' if one['goes'] else 'stays'} {one['kind']} {one['name']} {one['size_bytes']}: {one['why']}"
+        for one in left["objects"]
+    ]
+    none = f"lease {left['lease']}: {left['note'] or 'nothing of its uid is in shared memory'}"
+    return "\n".join(safe(line) for line in lines or [none])
+
+
 def devices_meant(socket: Path | None, device: str | None, every: bool) -> list[str]:
     """The keys of the devices that a command is for: more than one also where partitions share the name.
 

@@ -213,6 +213,18 @@ def journal(socket: Path | None, lease: int, as_json: bool) -> None:
     click.echo(dump(answer) if as_json else journal_lines(answer))
 
 
+@cli.command()
+@SOCKET
+@JSON
+@click.argument("lease", type=click.IntRange(min=1))
+def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
+    """What of LEASE's shared memory would go with it now, or has gone, and why the rest stays."""
+    from nodeagent.cli.asking import ask, left_lines
+
+    left = ask(socket, "GET", f"/v1/leases/{lease}/ipc")
+    click.echo(dump(left) if as_json else left_lines(left))
+
+
 @cli.group()
 def simulate() -> None:
     """Machine files: a node's sysfs in one file that the agent can run on."""

@@ -31,7 +31,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """*caps*: ``dmem.max`` to hold by cgroup; *inner*: those left open because each child has its own."""
+    """*caps*: ``dmem.max`` to hold by cgroup; *inner*: those whose children each have their own.
+
+    A child that appears in one of *inner* is not held yet; where it can be, the cgroup itself bounds it.
+    """
 
     caps: Mapping[str, Bytes] = field(default_factory=dict)
     inner: tuple[str, ...] = ()
@@ -62,6 +65,8 @@ class _Walk:
                 continue
             if place is None and self._divided(child) and not self._whole(child):
                 self.inner.append(child)
+                if not self._leads_further(child):
+                    self.caps[child] = self._leased(child)
                 self.walk(child)
             else:
                 self.caps[child] = self._leased(child)
@@ -70,6 +75,10 @@ class _Walk:
         """Whether something in *path* must get more than nothing."""
         kept = self._exempt | self._slurm | self._places.keys()
         return path in self._slurm or any(one.startswith(f"{path}/") for one in kept)
+
+    def _leads_further(self, path: str) -> bool:
+        """Whether *path* leads to what has no limit to add up: Slurm's parents, or exempt ones."""
+        return any(f"{one}/".startswith(f"{path}/") for one in self._exempt | self._slurm)
 
     def _leased(self, path: str) -> Bytes:
         at = [p.leased for where, p in self._places.items() if where == path or where.startswith(f"{path}/")]

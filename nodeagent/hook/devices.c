@@ -39,6 +39,38 @@ int is_kfd(int fd)
 	return file.device == node.device && file.inode == node.inode;
 }
 
+/* A stand-in in user space is a plain file: its name tells. -1: it is none. */
+static int64_t render_minor_of_name(int fd)
+{
+	char path[48], name[48], *at = path;
+	uint32_t minor = 0;
+	long size;
+
+	at = text_append(at, path + sizeof(path), "/proc/self/fd/");
+	text_append_number(at, path + sizeof(path), (uint64_t)fd);
+	size = sys_readlink(path, name, sizeof(name) - 1);
+	if (size <= (long)RENDER_PATH_SIZE || !text_equal(name, RENDER_PATH, RENDER_PATH_SIZE))
+		return -1;
+	for (long i = RENDER_PATH_SIZE; i < size; i++) {
+		if (name[i] < '0' || name[i] > '9' || minor > 1u << 20)
+			return -1;
+		minor = minor * 10 + (uint32_t)(name[i] - '0');
+	}
+	return minor;
+}
+
+/* Whether the descriptor is of a DRM node, whosever; stand-ins are known by their names. */
+int is_drm(int fd)
+{
+	struct kernel_stat status;
+
+	if (fd < 0 || sys_fstat(fd, &status))
+		return 0;
+	if (is_character(&status))
+		return major_of(status.rdev) == DRM_MAJOR;
+	return render_minor_of_name(fd) >= 0;
+}
+
 int device_of_gpu(const struct limits *limits, uint32_t gpu_id)
 {
 	for (uint32_t device = 0; device < limits->devices; device++)
@@ -73,26 +105,6 @@ static int device_of_card(const struct limits *limits, uint32_t minor)
 	return -1;
 }
 
-/* A stand-in in user space is a plain file: its name tells. */
-static int device_of_name(const struct limits *limits, int fd)
-{
-	char path[48], name[48], *at = path;
-	uint32_t minor = 0;
-	long size;
-
-	at = text_append(at, path + sizeof(path), "/proc/self/fd/");
-	text_append_number(at, path + sizeof(path), (uint64_t)fd);
-	size = sys_readlink(path, name, sizeof(name) - 1);
-	if (size <= (long)RENDER_PATH_SIZE || !text_equal(name, RENDER_PATH, RENDER_PATH_SIZE))
-		return -1;
-	for (long i = RENDER_PATH_SIZE; i < size; i++) {
-		if (name[i] < '0' || name[i] > '9' || minor > 1u << 20)
-			return -1;
-		minor = minor * 10 + (uint32_t)(name[i] - '0');
-	}
-	return device_of_render(limits, minor);
-}
-
 /* The device of the lease behind an open DRM node, or -1. */
 int device_of_file(const struct limits *limits, int fd)
 {
@@ -101,8 +113,11 @@ int device_of_file(const struct limits *limits, int fd)
 
 	if (fd < 0 || sys_fstat(fd, &status))
 		return -1;
-	if (!is_character(&status))
-		return device_of_name(limits, fd);
+	if (!is_character(&status)) {
+		const int64_t named = render_minor_of_name(fd);
+
+		return named < 0 ? -1 : device_of_render(limits, (uint32_t)named);
+	}
 	if (major_of(status.rdev) != DRM_MAJOR)
 		return -1;
 	minor = minor_of(status.rdev);

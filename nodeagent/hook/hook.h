@@ -10,7 +10,7 @@
 #define PAGE_SIZE 4096u
 
 enum phase {
-	PHASE_UNKNOWN,			/* as a fork child finds it */
+	PHASE_UNKNOWN,			/* as a fork child finds it; nothing is granted, and it is asked again */
 	PHASE_NO_LEASE,
 	PHASE_LEASED,
 	PHASE_BROKEN,			/* a lease whose limits cannot be trusted: nothing is granted */
@@ -98,6 +98,7 @@ int svm_trim(struct hook *hook, uint64_t credit[MAX_DEVICES]);
 
 /* devices.c */
 int is_kfd(int fd);
+int is_drm(int fd);
 int device_of_gpu(const struct limits *limits, uint32_t gpu_id);
 int device_of_file(const struct limits *limits, int fd);
 

@@ -75,17 +75,15 @@ static enum call drm_call(uint32_t number)
 	return CALL_OTHER;
 }
 
-/* KFD looks at the number alone, so a foreign type is KFD's where the file is. */
+/* KFD looks at the number alone, and so did DRM before Linux 5.14: a foreign type is theirs where the file is. */
 static enum call classify(int fd, unsigned long request)
 {
 	const uint32_t number = IOCTL_NUMBER(request), type = IOCTL_TYPE(request);
-	const enum call kfd = kfd_call(number);
+	const enum call kfd = kfd_call(number), drm = drm_call(number);
 
-	if (type == TYPE_KFD)
+	if (kfd != CALL_OTHER && (type == TYPE_KFD || is_kfd(fd)))
 		return kfd;
-	if (kfd != CALL_OTHER && is_kfd(fd))
-		return kfd;
-	return type == TYPE_DRM ? drm_call(number) : CALL_OTHER;
+	return drm != CALL_OTHER && (type == TYPE_DRM || is_drm(fd)) ? drm : CALL_OTHER;
 }
 
 /* A lease whose limits cannot be trusted: no VRAM and no queues, everything else as ever. */

@@ -78,6 +78,12 @@ static int is_roots(const struct kernel_stat *status)
 	       (status->uid == 0 || is_unmapped_root(status->uid));
 }
 
+/* No descriptor is left, which may be otherwise at the next call. */
+static int is_passing(long error)
+{
+	return error == -EMFILE || error == -ENFILE;
+}
+
 /* PHASE_NO_LEASE: there is no such file. PHASE_BROKEN: there is, and it is not to be trusted. */
 static enum phase read_limits(const char *path, struct limits *limits)
 {
@@ -87,6 +93,8 @@ static enum phase read_limits(const char *path, struct limits *limits)
 
 	if (fd == -ENOENT || fd == -ENOTDIR)
 		return PHASE_NO_LEASE;
+	if (is_passing(fd))
+		return PHASE_UNKNOWN;
 	if (!is_error(fd)) {
 		if (!sys_fstat((int)fd, &status) && is_roots(&status) &&
 		    sys_pread((int)fd, limits, sizeof(*limits), 0) == status.size &&
@@ -171,8 +179,8 @@ static enum phase by_cgroup(struct limits *limits, char *scratch)
 	const size_t size = is_error(got) ? 0 : (size_t)got;
 	enum phase phase = PHASE_NO_LEASE;
 
-	if (is_error(got) && got != -ENOENT)	/* no descriptor left, say: whose process it is cannot be told */
-		return PHASE_BROKEN;
+	if (is_error(got) && got != -ENOENT)	/* whose process it is cannot be told */
+		return is_passing(got) ? PHASE_UNKNOWN : PHASE_BROKEN;
 	for (size_t start = 0, end; start < size; start = end + 1) {
 		for (end = start; end < size && scratch[end] != '\n'; end++)
 			;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * KFD's own counters of one process: kfd/proc/<pid>/vram_<gpu id>, and the same of further contexts of it in
- * directories below. The files stay open, since they are read at every allocation.
+ * directories below. The files stay open as far as this process's limit goes, since they are read at every allocation.
  */
 #include "supervisor.h"
 
@@ -10,6 +10,26 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#define SPARE_FILES 64			/* for all else: a counter that cannot be opened would be taken for 0 */
+
+static rlim_t open_files;
+
+static bool may_stay_open(void)
+{
+	struct rlimit limit;
+
+	return !getrlimit(RLIMIT_NOFILE, &limit) && open_files + SPARE_FILES < limit.rlim_cur;
+}
+
+static void forget(int *file)
+{
+	if (*file < 0)
+		return;
+	close(*file);
+	*file = -1;
+	open_files--;
+}
 
 void counters_init(struct counters *counters)
 {
@@ -21,9 +41,7 @@ void counters_init(struct counters *counters)
 void counters_close(struct counters *counters)
 {
 	for (int device = 0; device < MAX_DEVICES; device++)
-		if (counters->file[device] >= 0)
-			close(counters->file[device]);
-	counters_init(counters);
+		forget(&counters->file[device]);
 }
 
 bool counters_exist(const struct supervised *lease, pid_t pid)
@@ -53,21 +71,29 @@ static uint64_t in_contexts(const struct supervised *lease, pid_t pid, uint32_t 
 	return total;
 }
 
-uint64_t counters_read(const struct supervised *lease, struct counters *counters, pid_t pid, uint32_t device)
+static uint64_t in_first_context(const struct supervised *lease, int *file, pid_t pid, uint32_t gpu_id)
 {
-	const uint32_t gpu_id = lease->limits.device[device].gpu_id;
-	int *file = &counters->file[device];
 	uint64_t number = 0;
 	char path[512];
 
 	/* An open file of a KFD process that is gone cannot be read, and execve makes another of the same number. */
-	if (*file < 0 || !proc_read_number(*file, &number)) {
-		if (*file >= 0)
-			close(*file);
-		snprintf(path, sizeof(path), "%s/%d/vram_%u", lease->kfd_processes, pid, gpu_id);
-		*file = open(path, O_RDONLY | O_CLOEXEC);
-		if (*file >= 0 && !proc_read_number(*file, &number))
-			number = 0;
-	}
-	return number + (counters->contexts ? in_contexts(lease, pid, gpu_id) : 0);
+	if (*file >= 0 && proc_read_number(*file, &number))
+		return number;
+	forget(file);
+	snprintf(path, sizeof(path), "%s/%d/vram_%u", lease->kfd_processes, pid, gpu_id);
+	if (!may_stay_open())
+		return proc_number(path);
+	*file = open(path, O_RDONLY | O_CLOEXEC);
+	if (*file < 0)
+		return 0;
+	open_files++;
+	return proc_read_number(*file, &number) ? number : 0;
+}
+
+uint64_t counters_read(const struct supervised *lease, struct counters *counters, pid_t pid, uint32_t device)
+{
+	const uint32_t gpu_id = lease->limits.device[device].gpu_id;
+
+	return in_first_context(lease, &counters->file[device], pid, gpu_id) +
+	       (counters->contexts ? in_contexts(lease, pid, gpu_id) : 0);
 }

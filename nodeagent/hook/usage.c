@@ -292,7 +292,9 @@ static long without_file(struct hook *hook, long why, const uint64_t add[MAX_DEV
 	const int is_strict = !!(hook->limits.flags & LIMITS_STRICT);
 
 	if (!is_missing || is_strict) {
-		hook_say(hook, is_missing ? "cannot be opened" : "damaged, or held by another program",
+		hook_say(hook,
+			 is_missing ? "cannot be opened" :
+				      "damaged, held by another program, or no descriptor is left",
 			 hook->limits.usage, "VRAM is refused");
 		return -ENOMEM;
 	}

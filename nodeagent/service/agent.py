@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device, Inventory
-from nodeagent.domain.errors import LedgerUnavailable, UnknownThing
+from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.ledger.ledger import Ledger
@@ -17,6 +17,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Told
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
+from nodeagent.service.leftovers import Left
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns_nothing
@@ -48,6 +49,7 @@ class AgentParts:
     changes: Changes
     identity: Identity
     told: Callable[[int], Told | None]
+    left: Callable[[Lease], Left] | None
     tiers: Callable[[], tuple[Tier, ...]]
     strangers: Callable[[], tuple[str, ...]]
 
@@ -167,6 +169,14 @@ class Agent:
         if lease.state not in ENDED:
             self._parts.releaser.end(lease_id, uid=caller.uid, reason="released by its holder")
         return self.wait_lease(caller, lease_id, wait_seconds)
+
+    def left(self, caller: Caller, lease_id: int) -> Left:
+        """What of a lease's shared memory would go with it now, or has gone, and why the rest stays."""
+        must_administer(caller)
+        lease = self._read(lease_id)
+        if self._parts.left is None:
+            raise NotAllowed("this agent has no cgroup2 mount: it cannot tell what a lease's processes left")
+        return self._parts.left(lease)
 
     def clear_lease(self, caller: Caller, lease_id: int, *, force: bool = False) -> Lease:
         """Try the proof of a quarantined lease again, now. *force* frees its slices without one.

@@ -37,6 +37,7 @@ class Attacher:
         locks: LeaseLocks,
         changes: Changes,
         gpu_in_use: Callable[[int], bool],
+        entered: Callable[[int, int], None] = lambda lease, pid: None,
     ) -> None:
         self._ledger = ledger
         self._tree = tree
@@ -46,6 +47,7 @@ class Attacher:
         self._locks = locks
         self._changes = changes
         self._gpu_in_use = gpu_in_use
+        self._entered = entered  # told of lease and pid, for what it may leave behind
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         """Move the caller, and nobody else, into the lease; arms an anchor that waited for it.
@@ -60,6 +62,7 @@ class Attacher:
             lease = own_active(self._ledger, caller, lease_id)
             _check_open(lease)
             anchor = self._enter(caller, lease)
+            self._entered(lease_id, caller.pid)
             with self._ledger.write(release=True) as tx:
                 if anchor.pid is not None:
                     self._hold_for(tx, lease_id, anchor)

@@ -84,7 +84,7 @@ class Closing:
             except OutsideFault as fault:
                 failing(str(fault))
         self._outside.release([(path, region) for path in closure.caps for region in regions])
-        for path, limits in closure.caps.items():
+        for path, limits in reversed(tuple(closure.caps.items())):  # children before what lets them through
             capping = self._outside.cap(path, limits)
             restored += [f"{path} {region}" for region in capping.restored]
             failed |= {region: failed.get(region, why) for region, why in capping.failed.items()}

@@ -10,7 +10,7 @@ from nodeagent.adapters.acl import DeviceNode, users_of
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.fdinfo import DRM_MAJOR
-from nodeagent.adapters.leftovers import MOST, dma_buf_holders, name_of, stuck
+from nodeagent.adapters.lingering import MOST, dma_buf_holders, name_of, stuck
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.lease import Lease, SliceState
 from nodeagent.domain.records import Json

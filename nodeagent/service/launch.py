@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nodeagent.adapters.attach import check_confinement, check_identity
@@ -51,6 +52,7 @@ class Launcher:
         quotas: Quotas,
         locks: LeaseLocks,
         changes: Changes,
+        entered: Callable[[int, int], None] = lambda lease, pid: None,
     ) -> None:
         self._ledger = ledger
         self._tree = tree
@@ -59,6 +61,7 @@ class Launcher:
         self._quotas = quotas
         self._locks = locks
         self._changes = changes
+        self._entered = entered
 
     def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
         """Start the command in the lease; its pid once its own code runs.
@@ -74,6 +77,7 @@ class Launcher:
         with self._locks.of(lease_id):
             lease = own_active(self._ledger, caller, lease_id)
             pid = self._start(caller, lease, order)
+            self._entered(lease_id, pid)
             with self._ledger.write(release=True) as tx:
                 if not lease.anchor.armed:
                     tx.set_anchor(lease_id, self._anchors.armed(lease.anchor))

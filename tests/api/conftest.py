@@ -33,8 +33,9 @@ from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
+from nodeagent.service.leftovers import Left
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
-from nodeagent.service.rights import must_be_allowed
+from nodeagent.service.rights import must_administer, must_be_allowed
 
 GIB = 1 << 30
 SECOND_NS = 1_000_000_000
@@ -241,6 +242,12 @@ class FakeAgent:
         state = LeaseState.RELEASED if wait_seconds else LeaseState.RELEASING
         self.known[lease_id] = replace(lease, state=state)
         return self.known[lease_id]
+
+    def left(self, caller: Caller, lease_id: int) -> Left:
+        must_administer(caller)
+        self.lease(caller, lease_id)
+        what = {"kind": "posix-shm", "name": "x", "size_bytes": 4096}
+        return Left(lease_id, False, ({**what, "goes": True, "reason": "proved", "why": "made within it"},))
 
     def clear_lease(self, caller: Caller, lease_id: int, *, force: bool = False) -> Lease:
         return self._own(caller, lease_id)

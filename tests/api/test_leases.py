@@ -281,6 +281,16 @@ def test_acts_on_unknown_leases_are_404(root, suffix):
     assert root.post(f"/v1/leases/5{suffix}").status_code == 404
 
 
+def test_what_a_lease_leaves_is_shown_to_administrators(user, root, agent):
+    """Names in /dev/shm are users' text: root reads what would go and why, nobody else."""
+    lease = agent.add(1000)
+    assert user.get(f"/v1/leases/{lease.id}/ipc").status_code == 403
+    shown = root.get(f"/v1/leases/{lease.id}/ipc")
+    assert (shown.status_code, shown.json["lease"], shown.json["ended"]) == (200, lease.id, False)
+    assert shown.json["objects"][0]["goes"] is True
+    assert root.get("/v1/leases/77/ipc").status_code == 404
+
+
 def test_clear_is_for_administrators(user, root, agent):
     """Not even the holder clears a quarantine."""
     lease = agent.add(1000)

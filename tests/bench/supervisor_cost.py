@@ -84,7 +84,15 @@ def under_supervisor(tree: CgroupTree, command: tuple[str, ...], scratch: Path) 
                     uid=0,
                     gid=0,
                     groups=(),
-                    inherited=Inherited(0o022, 0, 0, False, 0, frozenset(os.sched_getaffinity(0)), {}),
+                    inherited=Inherited(
+                        0o022,
+                        os.getpriority(os.PRIO_PROCESS, 0),
+                        0,
+                        False,
+                        0,
+                        frozenset(os.sched_getaffinity(0)),
+                        {},
+                    ),
                 )
             )
         finally:

@@ -46,13 +46,15 @@ def test_without_leases_outside_each_top_cgroup_gets_nothing() -> None:
 
 
 def test_a_nested_lease_is_let_through_and_all_beside_it_is_closed() -> None:
-    """On the way down to it each sibling gets nothing, and the lease keeps its own limit."""
+    """On the way down to it each sibling gets nothing, all together what it holds, and the lease its own."""
     closure = closed({"/system.slice/x.service/gpulease-7.slice": Place({A: 5}, limited=True)})
     assert closure.inner == ("/system.slice", "/system.slice/x.service")
     assert closure.caps == {
         "/init.scope": NOTHING,
         "/user.slice": NOTHING,
+        "/system.slice": {A: 5, B: 0},
         "/system.slice/cron.service": NOTHING,
+        "/system.slice/x.service": {A: 5, B: 0},
         "/system.slice/x.service/worker": NOTHING,
     }
 
@@ -84,6 +86,14 @@ def test_slurms_parents_stay_open_and_each_job_gets_nothing() -> None:
         "/system.slice/n1_slurmstepd.scope/job_41": NOTHING,
         "/system.slice/n1_slurmstepd.scope/job_42": NOTHING,
     }
+
+
+def test_a_job_with_a_lease_is_bounded_where_slurms_parents_are_not() -> None:
+    """What appears in the job gets no more than its leases; Slurm's scope needs room for the next job."""
+    places = {"/system.slice/n1_slurmstepd.scope/job_41/gpulease-7.slice": Place({A: 5}, limited=True)}
+    closure = closed(places, tree=(*SLURM, "/system.slice/n1_slurmstepd.scope/job_41/gpulease-7.slice"))
+    assert closure.caps["/system.slice/n1_slurmstepd.scope/job_41"] == {A: 5, B: 0}
+    assert not {"/system.slice", "/system.slice/n1_slurmstepd.scope"} & closure.caps.keys()
 
 
 def test_what_the_site_exempts_is_left_open_and_its_siblings_are_not() -> None:

@@ -83,6 +83,16 @@ def test_only_the_number_matters(node: Node, command: int) -> None:
     assert node.kernel.calls[0x16] == 0
 
 
+@pytest.mark.parametrize("command", [0xC0205A40, 0xC0204B40, 0xC0300040, 0xFFFFFFFFC0206440])
+def test_only_the_number_matters_to_old_drm(node: Node, command: int) -> None:
+    """Before Linux 5.14 DRM, too, took any type for its own."""
+    node.lease(1 * MIB)
+    data = "struct.pack('<4Q', 2 << 20, 0, 4, 0) + bytes(16)"
+    program = node.start()
+    assert program(f"ioctl(opened('dri/renderD128'), {command}, {data}).hex()") == "ENOMEM"
+    assert node.kernel.calls[0x40] == 0
+
+
 @pytest.mark.way_out(
     "a request that leaves out the end of its argument, so that the kernel sees other flags",
     tier="hook",

@@ -272,6 +272,27 @@ def test_what_the_hook_says_does_not_end_or_stop_the_program(node: Node, stderr:
     assert program("alloc(4096)") == 1
 
 
+def test_a_program_without_descriptors_is_served_when_it_has_some(node: Node) -> None:
+    """Neither the lease nor the usage file can be opened then; that is not remembered."""
+    node.lease(10 * MIB)
+    program = node.start()
+    program("opened('kfd')")
+    for _ in range(2):
+        program("__import__('resource').setrlimit(7, (4, 2048))")
+        assert program("alloc(4096)") == "ENOMEM"
+        program("__import__('resource').setrlimit(7, (1024, 2048))")
+        assert program("alloc(4096)") > 0
+
+
+def test_a_program_may_forbid_old_system_calls(node: Node) -> None:
+    """Its filter knows what a C library calls today: no open(), stat() or readlink()."""
+    node.lease(10 * MIB)
+    program = node.start()
+    program("opened('kfd') and opened('dri/renderD128')")
+    program("forbid(2, 4, 89)")
+    assert [program("alloc(4096)"), program("gem(4096)"), program("available()")] == [1, 1, 10 * MIB - 8192]
+
+
 def test_a_full_table_refuses(node: Node) -> None:
     """Without a free slot there is no VRAM, and a slot that is let go serves again."""
     node.lease(10 * MIB)

@@ -19,6 +19,7 @@ import pytest
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.dmem import DmemController
+from tests.rig.wired import Wired, closed, open_again
 
 GUEST = Path("/run/rig")  # tests/rig/guest makes it
 PARAMETERS = Path("/sys/module/fakegpu/parameters")
@@ -231,3 +232,22 @@ def rig() -> Iterator[Rig]:
         yield made
     finally:
         made.clean()
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wired]:
+    """An agent that has tried and closed every region; what it closed is open after the module."""
+    directory = tmp_path_factory.mktemp("agent")
+    made = Wired(directory)
+    closed(made)
+    yield made
+    made.stop()
+    open_again(directory)
+
+
+@pytest.fixture
+def wired(rig: Rig, agent: Wired) -> Iterator[Wired]:
+    """The module's agent; leases end with the test."""
+    yield agent
+    for lease in agent.built.ledger.live():
+        agent.release(lease)

@@ -9,20 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.rig.ways import USER, Ways, as_user, bus, user_cgroup, within
-from tests.rig.wired import CGROUPS, GIB, Wired, closed, command, limit, open_again, path_of
+from tests.rig.wired import CGROUPS, GIB, Wired, command, limit, path_of
 
 pytestmark = pytest.mark.rig
-
-
-@pytest.fixture
-def wired(rig, tmp_path: Path) -> Iterator[Wired]:
-    """An agent that has closed every region; what it closed is open after the test."""
-    made = Wired(tmp_path)
-    closed(made)
-    yield made
-    made.stop()
-    open_again(tmp_path)
-    assert " 0" not in (CGROUPS / "user.slice/dmem.max").read_text()
 
 
 @pytest.mark.way_out(
@@ -51,6 +40,39 @@ def test_who_has_pid_1_move_it_out_gets_nothing(rig, wired: Wired, tmp_path: Pat
     said = attempts.said("moved")
     assert not said.got
     assert said.cgroup.endswith("/rig")
+
+
+@pytest.fixture
+def job(rig) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a service's cgroup: a lease for it nests there."""
+    cgroup = CGROUPS / "system.slice/rig-job.service"
+    cgroup.mkdir()
+    process = subprocess.Popen(["sleep", "infinity"])
+    (cgroup / "cgroup.procs").write_text(str(process.pid))
+    yield process
+    process.kill()
+    process.wait()
+    cgroup.rmdir()
+
+
+@pytest.mark.way_out(
+    "a service that is started beside a nested lease, before the next look",
+    tier="kernel",
+    outcome="gets no more than what the leases there hold, together with them",
+)
+def test_what_appears_beside_a_nested_lease_is_bounded(rig, job, wired: Wired) -> None:
+    """With nobody to look any more, a new child of the slice shares what the lease in it holds."""
+    lease = wired.grant(GIB, pid=job.pid)
+    ((region, size),) = wired.regions(lease).items()
+    gpu = next(gpu for gpu in rig.gpus if gpu.region == region)
+    wired.stop()
+    fresh = CGROUPS / "system.slice/rig-fresh.service"
+    fresh.mkdir()
+    beside = rig.holder(gpu, fresh)
+    assert beside.do(f"alloc {size}") == "ok"
+    assert beside.do("alloc 4096") == "ENOMEM"
+    beside.end()
+    fresh.rmdir()
 
 
 @pytest.mark.way_out(
@@ -107,7 +129,7 @@ def test_a_service_beside_its_lease_shares_what_it_holds(wired: Wired, rig, even
     ((region, size),) = wired.regions(lease).items()
     assert lease.guarantee.memory == "kernel"
     assert limit(job, region) == str(size)
-    assert limit(CGROUPS / "system.slice", region) == "max"
+    assert limit(CGROUPS / "system.slice", region) == str(size)
     assert limit(CGROUPS / "system.slice/dbus.service", region) == "0"
     gpu = next(gpu for gpu in rig.gpus if gpu.region == region)
     beside = rig.holder(gpu, job)

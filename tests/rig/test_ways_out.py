@@ -13,7 +13,7 @@ import pytest
 
 from tests.rig import tracer, ways
 from tests.rig.ways import USER, Ways, as_user, bus, user_cgroup, within
-from tests.rig.wired import CGROUPS, GIB, Wired, closed, command, limit, open_again, path_of
+from tests.rig.wired import CGROUPS, GIB, Wired, command, limit, path_of
 
 pytestmark = pytest.mark.rig
 
@@ -21,16 +21,11 @@ MIB = 1 << 20
 NODE = 3  # the descriptor by which a holder has its render node
 
 
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wired]:
-    """An agent that has closed every region, and a user with a manager of their own."""
-    directory = tmp_path_factory.mktemp("agent")
+@pytest.fixture(scope="module", autouse=True)
+def user() -> Iterator[None]:
+    """The user has a manager, logged in or not."""
     command("loginctl", "enable-linger", USER)
-    made = Wired(directory)
-    closed(made)
-    yield made
-    made.stop()
-    open_again(directory)
+    yield
     command("loginctl", "disable-linger", USER)
 
 

@@ -53,44 +53,44 @@ def rocm(release: Release, tmp_path: Path) -> Bare:
 
 
 @pytest.fixture(scope="session")
-def node_for(fake_kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tier], Node]]:
+def node_for(fake_kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Node]]:
     """The node to test a tier on, started when it is needed first; skips where there is no such tier."""
-    nodes: dict[str, Node] = {}
+    nodes: dict[tuple[str, str], Node] = {}
     with ExitStack() as stack:
 
-        def node_for(tier: Tier) -> Node:
+        def node_for(tier: Tier, model: str = "mi210") -> Node:
             if reason := tier.unavailable():
                 pytest.skip(reason)
-            if tier.settings not in nodes:
+            if (tier.settings, model) not in nodes:
                 directory = tmp_path_factory.mktemp("node")
-                nodes[tier.settings] = stack.enter_context(
-                    running_node(directory, tier.settings, str(newer_rocm() or ""))
+                nodes[tier.settings, model] = stack.enter_context(
+                    running_node(directory, tier.settings, str(newer_rocm() or ""), model)
                 )
-            return nodes[tier.settings]
+            return nodes[tier.settings, model]
 
         yield node_for
 
 
 @pytest.fixture(params=[HOOK, SUPERVISED], ids=lambda tier: tier.name)
-def leased(request: pytest.FixtureRequest, release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+def leased(request: pytest.FixtureRequest, release: Release, node_for: Callable[..., Node]) -> Leased:
     """Each release in leases of each tier that refuses memory without dmem."""
     return Leased(release, request.param, node_for(request.param))
 
 
 @pytest.fixture
-def hooked(release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+def hooked(release: Release, node_for: Callable[..., Node]) -> Leased:
     """Each release in leases that the hook holds."""
     return Leased(release, HOOK, node_for(HOOK))
 
 
 @pytest.fixture
-def supervised(release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+def supervised(release: Release, node_for: Callable[..., Node]) -> Leased:
     """Each release in leases that the supervisor holds, with nothing loaded into the program."""
     return Leased(release, SUPERVISED, node_for(SUPERVISED))
 
 
 @pytest.fixture
-def masked(release: Release, node_for: Callable[[Tier], Node]) -> Leased:
+def masked(release: Release, node_for: Callable[..., Node]) -> Leased:
     """Each release in leases that nothing but the environment holds."""
     return Leased(release, MASK, node_for(MASK))
 

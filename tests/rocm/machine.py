@@ -158,13 +158,14 @@ class Leased:
 
 
 @contextmanager
-def running_node(directory: Path, settings: str, root: str) -> Iterator[Node]:
-    """A node whose agent has *settings*, with *directory* for its files; the chroot *root* shows it, too."""
+def running_node(directory: Path, settings: str, root: str, model: str) -> Iterator[Node]:
+    """A node of one GPU model, whose agent has *settings*; the chroot *root* shows it, too."""
     environment = {"PYTHON": sys.executable}
     if settings:
         (directory / "nodeagent.toml").write_text(settings)
         environment["AGENT_CONFIG"] = str(directory / "nodeagent.toml")
-    words = [sys.executable, "-m", "tests.fakekfd", "--gpus", str(GPUS), "--socket", str(directory / "state")]
+    words = [sys.executable, "-m", "tests.fakekfd", "--gpus", str(GPUS), "--machine", model]
+    words += ["--socket", str(directory / "state")]
     words += ["--root", root] if root else []
     with subprocess.Popen(
         [*words, "--", "tests/fakekfd/with_agent", "sh", "-c", "echo $$ $GPULEASE_SOCKET; read -r _ || true"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .machine import HOOK, MIB, SUPERVISED, Leased, Node, Ran, Release, Tier
+from .machine import HOOK, MIB, SUPERVISED, Leased, Node, Ran, Release
 
 pytestmark = [pytest.mark.rocm, pytest.mark.root, pytest.mark.cgroup2]
 GRANT = "--device 0000:63:00.0/0 --cu 25% --vram 4G"
@@ -57,7 +57,7 @@ def ways(public: Path) -> str:
 
 
 @pytest.fixture(params=[HOOK, SUPERVISED], ids=lambda tier: tier.name)
-def here(request: pytest.FixtureRequest, node_for: Callable[[Tier], Node]) -> Leased:
+def here(request: pytest.FixtureRequest, node_for: Callable[..., Node]) -> Leased:
     """Leases of each tier for programs that need no ROCm."""
     return Leased(Release(), request.param, node_for(request.param))
 

@@ -155,6 +155,7 @@ class House:
                 changes=self.changes,
                 identity=Identity("node", name, "0"),
                 told=self.journal.told,
+                left=self.tiers.leftovers.view if self.tiers.leftovers else None,
                 tiers=self.planner.tiers,
                 strangers=self.reconciler.strangers,
             )

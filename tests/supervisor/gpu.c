@@ -164,6 +164,32 @@ static long export_by_fork(unsigned long size, unsigned long b)
 	return in_child(allocate_and_export, ALLOCATE, size);
 }
 
+/* Of `count` children the first half ask a page each, then the others `size`. How many got it; all stay to the end. */
+static long family(unsigned long count, unsigned long size)
+{
+	int done[2], asked[2], status;
+	long granted = 0;
+	char fault;
+
+	if (pipe(done) || pipe(asked))
+		return -1;
+	for (unsigned long i = 0; i < count; i++) {
+		if (!fork()) {
+			kfd = open(kfd_path, O_RDWR);
+			fault = (char)raw(ALLOCATE, i < count / 2 ? 4096 : size);
+			close(done[1]);
+			if (write(asked[1], &fault, 1) == 1 && read(done[0], &fault, 1))
+				_exit(1);
+			_exit(0);
+		}
+		granted += read(asked[0], &fault, 1) == 1 && !fault;
+	}
+	close(done[1]);
+	while (wait(&status) > 0)
+		;
+	return granted;
+}
+
 static uint64_t thread_size;
 
 static void *one_thread(void *granted)
@@ -273,6 +299,7 @@ static const struct step {
 	{ "fork", "%s=%ld\n", by_fork },		/* SIZE */
 	{ "forkexport", "%s=%ld\n", export_by_fork },	/* SIZE */
 	{ "forkgem", "%s=%ld\n", buffer_by_fork },	/* SIZE */
+	{ "family", "%s=%ld\n", family },		/* COUNT:SIZE; how many allocations came about */
 	{ "threads", "%s=%ld\n", by_threads },		/* COUNT:SIZE; how many allocations came about */
 	{ "svm", "%s=%ld\n", share },			/* SIZE[:COMMAND] */
 	{ "gem", "%s=%ld\n", buffer },			/* SIZE[:COMMAND] */

@@ -6,6 +6,8 @@ import errno
 
 import pytest
 
+from nodeagent.adapters.supervisor import Supervisor
+
 from .conftest import GPU, KINDS, LIMIT, Lab
 
 pytestmark = [pytest.mark.cgroup2, pytest.mark.root]
@@ -56,6 +58,17 @@ def test_children_share_the_limit(lab: Lab, programs):
     steps = (f"raw:{ALLOC}:{600 * MIB}", f"fork:{600 * MIB}", f"fork:{300 * MIB}", f"raw:{ALLOC}:{400 * MIB}")
     lines, _ = lab.gpu(program, *steps).end()
     assert lines == ["raw=0", f"fork={errno.ENOMEM}", "fork=0", "raw=0"]
+
+
+def test_a_supervisor_that_may_open_few_files_counts_all(lab: Lab, programs, built):
+    """Counters of more processes than it may have files open are read one by one, none is taken for 0."""
+    few = built / "few-files"
+    few.write_text(f'#!/bin/sh\nulimit -n 32\nexec {built}/gpulease-supervisor "$@"\n')
+    few.chmod(0o755)
+    lab.supervisor = Supervisor(few, kfd=lab.fake.kfd, kfd_processes=lab.fake.proc)
+    lines, _ = lab.gpu(programs("static glibc"), f"family:64:{100 * MIB}", limits={}).end()
+    assert lines == [f"family={32 + 10}"]
+    assert lab.fake.driver.gpus[GPU].peak == 1000 * MIB + 32 * 4096
 
 
 def test_threads_never_pass_the_limit_together(lab: Lab, program):
