@@ -13,7 +13,7 @@ from typing import Any
 
 from .checker import LEDGER, Ledger, at_any_instant, read_ledger, when_settled
 from .tracing import Kill
-from .word import Holder, Promise, Word
+from .word import Promise, Word
 from .world import NO_KILL, Running, World
 
 SECOND_NS = 10**9
@@ -235,7 +235,7 @@ class Harness:
         live = [promise for promise in self._word.live() if not promise.must_end(world.clock.now_ns + 5 * SECOND_NS)]
         attachable = [each for each in live if not each.attached and each.holder.alive()]
         timed = [each for each in live if each.anchor == "ttl"]
-        mortal = [each for each in live if each.anchor in ("ttl", "process") or each.attached]
+        mortal = [each for each in live if each.anchor in ("ttl", "process") or each.in_cgroup]
         choices: list[tuple[float, Callable[[], tuple[str, dict[str, Any]]]]] = [
             (3.0 if len(live) < MOST_LIVE else 0.0, lambda: self._grant(world)),
             (3.0 if self._word.unanswered else 0.0, self._again),
@@ -296,7 +296,3 @@ class Harness:
 def _of(promise: Promise) -> dict[str, Any]:
     return {"promise": promise, "uid": promise.holder.uid, "lease": promise.id}
 
-
-def holders_of(word: Word) -> list[Holder]:
-    """Every process that holds a lease."""
-    return [promise.holder for promise in word.live()]

@@ -55,11 +55,15 @@ class Promise:
     renewing: bool = False  # so was its renewal
     attaching: bool = False  # so was its holder's entry
 
+    @property
+    def in_cgroup(self) -> bool:
+        """Whether it lives as long as somebody is in its cgroup."""
+        return self.anchor == "cgroup" and self.attached
+
     def must_end(self, now_ns: int) -> bool:
         """Whether it has no right to live on."""
         overdue = all(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
-        in_cgroup = self.anchor == "cgroup" and self.attached
-        gone = not self.holder.alive() and (self.anchor == "process" or in_cgroup)
+        gone = not self.holder.alive() and (self.anchor == "process" or self.in_cgroup)
         return self.ended or overdue or gone
 
     def may_end_at(self, now_ns: int) -> bool:
@@ -101,6 +105,7 @@ class Word:
 
     def rebooted(self) -> None:
         """No lease outlives a boot, whatever it was promised."""
+        self.unanswered.clear()
         for promise in self.live():
             promise.ended = True
 

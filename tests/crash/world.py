@@ -140,6 +140,8 @@ class World:
             content = self._surviving / inode
             (self.state / name).write_bytes(content.read_bytes() if content.exists() else b"")
             (self.state / name).chmod(0o600)
+        if os.environ.get("CRASH_DEBUG"):
+            subprocess.run(["sh","-c",f"ls -la {self.state} {self._surviving}; cat {names}; rm -rf /tmp/crash_dbg; cp -a {self.state} /tmp/crash_dbg"])
         self._all_synced()
         self.clock.boot_id = f"boot-{int(self.clock.boot_id.removeprefix('boot-')) + 1}"
         self.clock.now_ns = FIRST_NS
