@@ -1,17 +1,17 @@
-"""Rounds: an agent starts, does a few random things, and dies in one of them; then it is looked at what is left."""
+"""Rounds: an agent starts, does a few random things and dies in one of them; what is left is looked at."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .checker import LEDGER, Ledger, at_any_instant, read_ledger, when_settled
+from .checker import at_any_instant, when_settled
+from .ledger_copy import LEDGER, Ledger, read_ledger
 from .tracing import Kill
 from .word import Promise, Word
 from .world import NO_KILL, Running, World
@@ -24,8 +24,11 @@ ROUNDS_PER_WORLD = 120
 GIB = 1 << 30
 TTL_SECONDS = (30, 120, 900)
 START_KILLED, VERB_KILLED = 0.3, 0.6
+POWER_LOST = 0.5  # of the deaths
 FIRST_GUESS = 40  # calls of a verb that was never counted
-LOOKS = frozenset({"start", "migrate", "reconcile", "reap"})  # after these the outside must be as the ledger says
+LOOKS = frozenset(
+    {"start", "migrate", "reconcile", "reap"}
+)  # after these the outside must be as the ledger says
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +42,6 @@ class Point:
 
     def __str__(self) -> str:
         return f"{self.verb} {self.state} n={self.n} {self.side}"
-
-
-@dataclass
-class Tally:
-    """What was tried, and what was found."""
-
-    kills: Counter[Point] = field(default_factory=Counter)
-    calls: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-    rounds: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    def lines(self) -> Iterator[str]:
-        """The end of the report."""
-        seconds = time.monotonic() - self.began
-        by_verb = Counter(point.verb for point in self.kills)
-        yield f"kills {self.kills.total()}, distinct kill points {len(self.kills)}, violations {len(self.violations)}"
-        yield "distinct by operation: " + ", ".join(f"{verb} {count}" for verb, count in by_verb.most_common())
-        yield "kills by system call: " + ", ".join(f"{name} {count}" for name, count in self.calls.most_common())
-        yield f"{self.rounds} rounds in {seconds:.0f} s, {self.rounds / seconds:.1f} a second"
 
 
 @dataclass
@@ -89,7 +72,7 @@ class Harness:
     """Runs rounds in world after world. *say* gets each line of the report."""
 
     def __init__(self, tracer: Path, seed: int, *, power: bool, say: Callable[[str], None]) -> None:
-        self.tally = Tally()
+        self.rounds = 0
         self._tracer = tracer
         self._power = power
         self._say = say
@@ -98,17 +81,17 @@ class Harness:
         self._world: World | None = None
         self._word = Word()
         self._names = itertools.count(1)
-        self._due: list[tuple[str, int]] = []
+        self._wrong = False  # something was found in this round
 
     def round(self) -> None:
         """One life and death, and the look at what is left; a world that was found wrong is left behind."""
-        if self._world is None or self.tally.rounds % ROUNDS_PER_WORLD == 0:
+        if self._world is None or self.rounds % ROUNDS_PER_WORLD == 0:
             self.close()
             self._world, self._word = World(self._tracer, keeps=self._power), Word()
-        self.tally.rounds += 1
-        before = len(self.tally.violations)
+        self.rounds += 1
+        self._wrong = False
         self._live(self._world)
-        if len(self.tally.violations) > before:
+        if self._wrong:
             self.close()
 
     def close(self) -> None:
@@ -123,7 +106,8 @@ class Harness:
         ledger = world.ledger()
         running = world.spawn()
         lived: list[str] = []
-        verb, asked = "start" if ledger.pools else "migrate", {}
+        asked: dict[str, Any] = {}
+        verb = "start" if ledger.pools else "migrate"
         last: tuple[str, str, Kill] | None = None
         try:
             for _ in range(self._chance.randint(1, MOST_VERBS) + 1):
@@ -136,7 +120,7 @@ class Harness:
                 lived.append(verb)
                 ledger = world.ledger()
                 self._heard(world, verb, asked, answer, ledger)
-                if self.tally.violations and self.tally.violations[-1].startswith(f"{self.tally.rounds}: "):
+                if self._wrong:
                     break
                 verb, asked = self._choose(world)
         finally:
@@ -146,11 +130,11 @@ class Harness:
             self._aim.learn(name, calls)
         if last is not None:
             self._died(last, traced.killed)
-        if self._power:
+        if not self._wrong:
+            self._found(verb, at_any_instant(world.ledger(), world.outside()))
+        if self._power and not self._wrong and self._chance.random() < POWER_LOST:
             world.lose_power()
             self._word.rebooted()
-        else:
-            self._found(verb, at_any_instant(world.ledger(), world.outside()))
         world.clock.now_ns += SECOND_NS
 
     def _died(self, last: tuple[str, str, Kill], call: str | None) -> None:
@@ -160,14 +144,12 @@ class Harness:
             return
         point = Point(verb, state, kill.n, "after" if kill.after else "before")
         self._aim.tried[verb, state].add(kill)
-        self.tally.kills[point] += 1
-        self.tally.calls[call] += 1
-        self._say(f"kill {self.tally.kills.total()}: {point} {call}")
+        self._say(f"kill {point} {call}")
 
     def _found(self, verb: str, violations: Iterator[str] | list[str]) -> None:
         for violation in violations:
-            self.tally.violations.append(f"{self.tally.rounds}: {violation}")
-            self._say(f"VIOLATION in round {self.tally.rounds}, {verb}: {violation}")
+            self._wrong = True
+            self._say(f"VIOLATION in round {self.rounds}, {verb}: {violation}")
 
     # -- what is asked, and what was answered -----------------------------------------------------------
 
@@ -232,7 +214,11 @@ class Harness:
 
     def _choose(self, world: World) -> tuple[str, dict[str, Any]]:
         """A verb that makes sense now, with what it needs."""
-        live = [promise for promise in self._word.live() if not promise.must_end(world.clock.now_ns + 5 * SECOND_NS)]
+        live = [
+            promise
+            for promise in self._word.live()
+            if not promise.must_end(world.clock.now_ns + 5 * SECOND_NS)
+        ]
         attachable = [each for each in live if not each.attached and each.holder.alive()]
         timed = [each for each in live if each.anchor == "ttl"]
         mortal = [each for each in live if each.anchor in ("ttl", "process") or each.in_cgroup]
@@ -295,4 +281,3 @@ class Harness:
 
 def _of(promise: Promise) -> dict[str, Any]:
     return {"promise": promise, "uid": promise.holder.uid, "lease": promise.id}
-

@@ -1,7 +1,7 @@
 """The agent that is to be killed: built by the wiring, driven over a socket by one verb at a time.
 
-Its threads of its own pace are left out, so that what is done for a verb is all that is done: the looks of the
-reconciler come by verb. What the agent begins in the background is waited for before the verb's answer.
+The threads that look by themselves are left out, so that what is done for a verb is all that is done: looks
+come by verb, too. What the agent begins in the background is waited for before the verb's answer.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,8 +99,3 @@ def load_filter(program: bytes) -> None:
 def arm(kill: Kill) -> None:
     """Count from here, and die at *kill*."""
     _libc.prctl(_MARK, ctypes.c_ulong(kill.n), ctypes.c_ulong(kill.after), 0, 0)
-
-
-def own_thread_count() -> int:
-    """How many threads this process has."""
-    return len(os.listdir("/proc/self/task"))

@@ -1,4 +1,4 @@
-"""The word that was given: what the agent answered to its callers, and so must keep whatever happens to it."""
+"""The word that was given: what the agent answered its callers, and so must keep whatever happens to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .checker import Lease, Ledger
+from .ledger_copy import Lease, Ledger
 
 
 @dataclass
@@ -66,6 +66,17 @@ class Promise:
         gone = not self.holder.alive() and (self.anchor == "process" or self.in_cgroup)
         return self.ended or overdue or gone
 
+    def settle_attach(self, row: Lease) -> None:
+        """Learn whether an attach that was not answered was done."""
+        if self.attaching:
+            arrived = self.holder.cgroup() == self.cgroup
+            self.attached = arrived and (row.armed or self.anchor != "cgroup")
+
+    def settled_as(self, row: Lease) -> None:
+        """From here on it is as the ledger has it: what was unanswered went one way."""
+        self.deadlines = {row.deadline_ns}
+        self.may_end = self.renewing = self.attaching = False
+
     def may_end_at(self, now_ns: int) -> bool:
         return self.may_end or any(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
 
@@ -85,7 +96,7 @@ class Word:
         """Take a grant's answer as a promise."""
         if answer["fresh"] and answer["id"] <= self.highest:
             yield f"lease id {answer['id']} comes after {self.highest}"
-        if answer["state"] != "active":
+        if answer["fresh"] and answer["state"] != "active":
             yield f"lease {answer['id']} was granted as {answer['state']}"
         self.unanswered.pop(asked["request_id"], None)
         self.highest = max(self.highest, answer["id"])
@@ -115,7 +126,7 @@ class Word:
         for promise in self.promises.values():
             row = ledger.leases.get(promise.id)
             if row is None:
-                yield f"lost: lease {promise.id} was {'ended' if promise.ended else 'granted'}"
+                yield f"lost: lease {promise.id} was answered, and is not in the ledger"
             else:
                 yield from self._kept(promise, row, now_ns)
         for lease in ledger.leases.values():
@@ -129,24 +140,26 @@ class Word:
             if promise.attached and promise.holder.alive():
                 yield f"lease {promise.id} is free, and process {promise.holder.pid} of it lives"
             promise.ended = True
-            return
-        if promise.must_end(now_ns):
+        elif promise.must_end(now_ns):
             yield f"lost: lease {promise.id} had ended, and is {row.state}"
-            return
+        else:
+            promise.settle_attach(row)
+            yield from self._unchanged(promise, row)
+            promise.settled_as(row)
+
+    @staticmethod
+    def _unchanged(promise: Promise, row: Lease) -> Iterator[str]:
+        holder, told = promise.holder, f"lease {promise.id}"
         if [(one.device, sorted(one.cus), one.vram_bytes) for one in row.slices] != promise.slices:
-            yield f"lease {promise.id} has other slices than it was granted"
-        if promise.attaching:
-            promise.attached = promise.holder.cgroup() == promise.cgroup and (row.armed or promise.anchor != "cgroup")
+            yield f"{told} has other slices than it was granted"
         if row.deadline_ns not in promise.deadlines and not promise.renewing and not promise.attaching:
-            yield f"lost: lease {promise.id} was renewed to {promise.deadlines}, and ends at {row.deadline_ns}"
+            yield f"lost: {told} was renewed to {promise.deadlines}, and ends at {row.deadline_ns}"
         if row.cgroup != promise.cgroup:
-            yield f"lease {promise.id} was told {promise.cgroup}, and has {row.cgroup}"
-        if promise.attached and promise.holder.cgroup() != promise.cgroup:
-            yield f"disturbed: process {promise.holder.pid} of lease {promise.id} is in {promise.holder.cgroup()}"
-        if promise.attached and promise.anchor == "cgroup" and not row.armed:
-            yield f"lost: lease {promise.id} was attached to, and waits for its holder"
-        promise.deadlines = {row.deadline_ns}
-        promise.may_end = promise.renewing = promise.attaching = False
+            yield f"{told} was told {promise.cgroup}, and has {row.cgroup}"
+        if promise.attached and holder.cgroup() != promise.cgroup:
+            yield f"disturbed: process {holder.pid} of {told} is in {holder.cgroup()}"
+        if promise.in_cgroup and not row.armed:
+            yield f"lost: {told} was attached to, and waits for its holder"
 
     def _adopt(self, ledger: Ledger) -> None:
         """What an unanswered grant left is its holder's, who may find it by its request id."""

@@ -20,7 +20,8 @@ from nodeagent import wiring
 from nodeagent.adapters import machine
 
 from . import subject
-from .checker import Ledger, Outside, Places, look, read_ledger
+from .ledger_copy import Ledger, read_ledger
+from .outside import Outside, Places, look
 from .tracing import Kill, Traced, Tracer
 from .word import Holder
 
@@ -126,7 +127,7 @@ class World:
         return look(self.places)
 
     def lose_power(self) -> None:
-        """Only what was synced survives; no process, cgroup, device node or /run does, and the boot is new."""
+        """Only what was synced survives: no process, cgroup, ACL or /run does, and the boot is new."""
         for holder in self.holders:
             holder.end()
         self.holders.clear()
@@ -140,8 +141,6 @@ class World:
             content = self._surviving / inode
             (self.state / name).write_bytes(content.read_bytes() if content.exists() else b"")
             (self.state / name).chmod(0o600)
-        if os.environ.get("CRASH_DEBUG"):
-            subprocess.run(["sh","-c",f"ls -la {self.state} {self._surviving}; cat {names}; rm -rf /tmp/crash_dbg; cp -a {self.state} /tmp/crash_dbg"])
         self._all_synced()
         self.clock.boot_id = f"boot-{int(self.clock.boot_id.removeprefix('boot-')) + 1}"
         self.clock.now_ns = FIRST_NS
@@ -168,7 +167,9 @@ class World:
         """The device nodes of the machine, closed to nobody, as udev makes them at each boot."""
         shutil.rmtree(self.root / "dev", ignore_errors=True)
         (self.root / "dev/dri").mkdir(parents=True)
-        (self.root / "sys/class/kfd/kfd/dev").write_text(f"{KFD_NUMBER[0]}:{KFD_NUMBER[1]}\n", encoding="ascii")
+        (self.root / "sys/class/kfd/kfd/dev").write_text(
+            f"{KFD_NUMBER[0]}:{KFD_NUMBER[1]}\n", encoding="ascii"
+        )
         os.mknod(self.root / "dev/kfd", 0o20666, os.makedev(*KFD_NUMBER))
         for minor in RENDER_MINORS:
             os.mknod(self.root / f"dev/dri/renderD{minor}", 0o20666, os.makedev(DRM_MAJOR, minor))
