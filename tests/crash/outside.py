@@ -40,7 +40,7 @@ def look(places: Places) -> Outside:
     return Outside(
         _cgroups(places, strays),
         _limits(places.hook / places.stem, strays),
-        frozenset(_numbers(places.hook / "usage" / places.stem, strays)),
+        _usage(places, strays),
         {path.name: _users(path) for path in (places.nodes / "kfd", *(places.nodes / "dri").iterdir())},
         (*strays, *_ipc()),
     )
@@ -79,6 +79,19 @@ def _limits(directory: Path, strays: list[str]) -> dict[int, tuple[int, int, tup
             strays.append(f"{directory / str(lease)}: {len(content)} bytes that say {size}")
         found[lease] = (says, devices, tuple(device[2] for device in told))
     return found
+
+
+def _usage(places: Places, strays: list[str]) -> frozenset[int]:
+    """The usage files: each in one of several small file systems that say by ``.UID`` whose they are."""
+    found: set[int] = set()
+    spaces = places.hook / "usage"
+    for path in (each for space in spaces.iterdir() for each in space.iterdir()) if spaces.exists() else ():
+        match = re.fullmatch(rf"{places.stem}-(\d+)", path.name)
+        if match and int(match[1]) not in found:
+            found.add(int(match[1]))
+        elif match or not re.fullmatch(r"\.\d+", path.name):
+            strays.append(str(path))
+    return frozenset(found)
 
 
 def _numbers(directory: Path, strays: list[str]) -> list[int]:

@@ -180,8 +180,10 @@ class World:
             (own / "cgroup.kill").write_text("1", encoding="ascii")
             for directory in _innermost_first(own):
                 _remove(directory)
-        for directory in (HOOK / self.places.stem, HOOK / "usage" / self.places.stem):
-            shutil.rmtree(directory, ignore_errors=True)
+        for space in (HOOK / "usage").glob("*"):
+            if space.is_mount():
+                subprocess.run(["umount", space], check=True)
+        shutil.rmtree(HOOK.parent, ignore_errors=True)
 
 
 def _innermost_first(directory: Path) -> Iterator[Path]:
