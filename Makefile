@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long test-rocm userlands rig test-rig mutants enforcement lint format docs bench build clean
+.PHONY: help setup demo run test test-long crash test-rocm userlands rig test-rig mutants enforcement lint format docs bench build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -26,6 +26,12 @@ test-long: setup userlands ## the slow tests too, long property runs, every tier
 	@$(MAKE) test-rocm TESTS='-m "slow or not slow"'
 	@tests/rig/every-kernel
 	@$(MAKE) mutants
+
+crash: setup ## kill the agent at its system calls, with the power on and off (two minutes; docs/crash.md)
+	$(BIN)/python -m tests.crash --seconds 60
+	$(BIN)/python -m tests.crash --seconds 25 --power
+	$(BIN)/python -m tests.crash --mutant freed-before-undone
+	$(BIN)/python -m tests.crash --mutant never-synced --power
 
 userlands:
 	@tests/hook/userlands >/dev/null || echo "the hook's tests beside other C libraries are left out"

@@ -282,7 +282,8 @@ static int decide(struct supervised *lease, const struct seccomp_notif *call)
 		case KFD_SET_CU_MASK: return set_mask(lease, call, process);
 		case KFD_CRIU: return EPERM;
 		case KFD_CREATE_PROCESS: return account_contexts(lease, process) ? 0 : ENOMEM;
-		case KFD_EXPORT_DMABUF: return account_export(lease, process) ? 0 : ENOMEM;
+		case KFD_EXPORT_DMABUF:
+		case KFD_IPC_EXPORT: return account_export(lease, process) ? 0 : ENOMEM;
 		}
 	} else if (render_minor(lease, &status, &node)) {
 		switch (number) {

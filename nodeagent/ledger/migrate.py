@@ -31,6 +31,7 @@ def migrate(path: Path, *, to: str = "head") -> tuple[str, ...]:
     try:
         with _alone(path), translated(path):
             _create(path)
+            _roll_back(path)
             return _upgrade(path, to)
     except OSError as error:
         raise LedgerUnavailable(f"{error.filename or path}: {error.strerror}") from error
@@ -102,6 +103,15 @@ def _create(path: Path) -> None:
     except FileExistsError:
         if not path.is_file():
             raise LedgerUnavailable(f"{path}: is no regular file: move it away") from None
+
+
+def _roll_back(path: Path) -> None:
+    """Take back what a death left half written before the database had a write-ahead log.
+
+    A reader refuses the file until a writer has done so.
+    """
+    if path.with_name(f"{path.name}-journal").exists():
+        connect(path).close()
 
 
 def _new_name(path: Path, origin: str) -> Path:

@@ -116,6 +116,7 @@ class Ioctls:
             0x21: (4, True, set_xnack),
             0x23: (16, True, self.available),
             0x24: (16, True, lambda call: self.driver.export(call.process, call.get("Q")[0])),
+            0x81: (32, True, lambda call: self.driver.export(call.process, call.get("Q")[0])),  # IPC_EXPORT
             0x25: (16, True, nothing),  # RUNTIME_ENABLE
             0x27: (0, False, self.create_process),
         }

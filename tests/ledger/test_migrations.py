@@ -125,6 +125,20 @@ def test_a_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.Monk
     assert migrate(path) == tuple(REVISIONS)
 
 
+def test_a_first_start_cut_short_is_taken_up(path: Path, tmp_path: Path) -> None:
+    """A journal of the time before the write-ahead log, left by a death, is rolled back and not refused."""
+    other = tmp_path / "dying.db"
+    path.parent.mkdir(mode=0o700)
+    with closing(sqlite3.connect(other, isolation_level=None)) as dying:
+        dying.execute("PRAGMA cache_size=1")  # so that it writes before it commits
+        dying.execute("BEGIN")
+        dying.execute("CREATE TABLE half (written TEXT)")
+        dying.executemany("INSERT INTO half VALUES (?)", [("x" * 4000,)] * 50)
+        shutil.copy(other, path)
+        shutil.copy(other.with_name("dying.db-journal"), path.with_name(f"{path.name}-journal"))
+    assert migrate(path) == tuple(REVISIONS)
+
+
 NEXT = """
 import sqlalchemy as sa
 from alembic import op

@@ -71,12 +71,12 @@ static long release(unsigned long a, unsigned long b)
 	return result(syscall(SYS_ioctl, kfd, 0x40084b17ul, &last_handle));
 }
 
-static long export(unsigned long a, unsigned long b)
+static long export(unsigned long command, unsigned long b)
 {
-	uint64_t asked[2] = { last_handle };
+	uint64_t asked[4] = { last_handle };
 
-	(void)a, (void)b;
-	return result(syscall(SYS_ioctl, kfd, 0xc0104b24ul, asked));
+	(void)b;
+	return result(syscall(SYS_ioctl, kfd, command ? command : 0xc0104b24ul, asked));
 }
 
 /* The structure must lie below 4 GiB for a 32-bit call. */
@@ -293,7 +293,7 @@ static const struct step {
 	{ "raw", "%s=%ld\n", raw },			/* COMMAND:SIZE */
 	{ "aql", "%s=%ld\n", aql },			/* COMMAND:SIZE */
 	{ "free", "%s=%ld\n", release },
-	{ "export", "%s=%ld\n", export },
+	{ "export", "%s=%ld\n", export },		/* [COMMAND] */
 	{ "int80", "%s=%ld\n", by_int80 },		/* SIZE */
 	{ "x32", "%s=%ld\n", by_x32 },			/* SIZE */
 	{ "fork", "%s=%ld\n", by_fork },		/* SIZE */

@@ -150,13 +150,15 @@ def test_no_buffer_is_moved_into_vram(lab: Lab, programs):
     assert lines == ["gem=0", f"place={errno.EPERM}", f"place={errno.EPERM}", "place=0"]
 
 
+@pytest.mark.parametrize("command", [0xC0104B24, 0xC0204B81], ids=["dma-buf", "IPC handle"])
 @pytest.mark.way_out(
     "freeing memory that was exported", tier="supervised", outcome="charged until the command's end"
 )
-def test_exported_memory_counts_after_it_was_freed(lab: Lab, programs):
+def test_exported_memory_counts_after_it_was_freed(lab: Lab, programs, command):
     """KFD's counter falls while the exported file keeps the memory: an exporter frees in vain."""
     allocate = f"raw:{ALLOC}:{600 * MIB}"
-    lines, _ = lab.gpu(programs("static musl"), allocate, "free", allocate, "export", "free", allocate).end()
+    steps = (allocate, "free", allocate, f"export:{command}", "free", allocate)
+    lines, _ = lab.gpu(programs("static musl"), *steps).end()
     assert lines == ["raw=0", "free=0", "raw=0", "export=0", "free=0", f"raw={errno.ENOMEM}"]
     assert lab.fake.driver.gpus[GPU].peak == 600 * MIB
 

@@ -1,0 +1,113 @@
+"""The rules, over what a death left: judged with nothing of the agent's own code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from .ledger_copy import PASSING, Lease, Ledger
+from .outside import Outside
+
+
+def at_any_instant(ledger: Ledger, outside: Outside) -> Iterator[str]:
+    """What must hold even in the moment of the death, before anything is recovered."""
+    yield from ledger.damage
+    yield from _held_once(ledger)
+    for lease in sorted({*outside.cgroups, *outside.limits, *outside.usage}):
+        if lease not in ledger.leases:
+            yield f"lease {lease} has changes outside and is not in the ledger"
+        elif not ledger.leases[lease].holds:
+            yield f"lease {lease} has changes outside and its slices are free"
+    yield from outside.strays if not ledger.leases else ()
+
+
+def when_settled(ledger: Ledger, outside: Outside) -> Iterator[str]:
+    """What must hold once an agent has started and looked: the outside is just what the ledger says."""
+    yield from at_any_instant(ledger, outside)
+    yield from outside.strays
+    for lease in ledger.leases.values():
+        if lease.state in PASSING or lease.state == "failed":
+            yield f"lease {lease.id} is {lease.state} after the recovery"
+        elif lease.state != "active" and lease.holds:
+            yield f"lease {lease.id} is {lease.state} and its slices are not free"
+    active = {lease.id: lease for lease in ledger.leases.values() if lease.state == "active"}
+    hooked = [lease.id for lease in active.values() if lease.made("hook")]
+    yield from _same("cgroup", active, outside.cgroups)
+    yield from _same("hook's limits", hooked, outside.limits)
+    yield from _same("hook's usage", hooked, outside.usage)
+    for lease in active.values():
+        yield from _as_recorded(lease, outside)
+    yield from _doors(active, outside)
+
+
+@dataclass
+class _Held:
+    """What is held on the node, by what of it."""
+
+    cus: defaultdict[tuple[str, int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
+    shared: dict[tuple[str, int], frozenset[int]] = field(default_factory=dict)
+    bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    slots: defaultdict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, lease: Lease) -> None:
+        for one in lease.slices:
+            if one.state == "free":
+                continue
+            here = (one.device, one.epoch)
+            self.bytes[one.pool] += one.vram_bytes
+            self.slots[here] += one.queue_slots
+            if not one.shared or self.shared.get(here) != one.cus:  # one set is held once, by all its sharers
+                for cu in one.cus:
+                    self.cus[(*here, cu)].append(lease.id)
+            if one.shared:
+                self.shared.setdefault(here, one.cus)
+
+
+def _held_once(ledger: Ledger) -> Iterator[str]:
+    held = _Held()
+    for lease in ledger.leases.values():
+        held.add(lease)
+    for (device, _, cu), holders in held.cus.items():
+        if len(holders) > 1:
+            yield f"double grant: CU {cu} of {device} is held by leases {holders}"
+    for pool, used in held.bytes.items():
+        if used > ledger.pools[pool]:
+            yield f"double grant: {used} bytes of {pool} are held, {ledger.pools[pool]} may be"
+    for here, slots in held.slots.items():
+        if slots > ledger.slots[here]:
+            yield f"double grant: {slots} queue slots of {here[0]} are held of {ledger.slots[here]}"
+    if set(ledger.held) != set(held.cus):
+        yield f"the CUs that are held are not those of the slices: {len(ledger.held)}, {len(held.cus)}"
+
+
+def _same(what: str, wanted: Collection[int], found: Collection[int]) -> Iterator[str]:
+    for lease in sorted(set(found) - set(wanted)):
+        yield f"orphan: the {what} of lease {lease}"
+    for lease in sorted(set(wanted) - set(found)):
+        yield f"lease {lease} is active without the {what}"
+
+
+def _as_recorded(lease: Lease, outside: Outside) -> Iterator[str]:
+    if lease.cgroup != (found := outside.cgroups.get(lease.id)):
+        yield f"lease {lease.id}: its cgroup is {found}, and the ledger says {lease.cgroup}"
+    wanted = (lease.id, len(lease.slices), tuple(_shown(one.vram_bytes) for one in lease.slices))
+    if outside.limits.get(lease.id, wanted) != wanted:
+        yield f"lease {lease.id}: its limits are {outside.limits[lease.id]}, not {wanted}"
+
+
+def _doors(active: dict[int, Lease], outside: Outside) -> Iterator[str]:
+    """A device node lets in just the users that have a lease on it; /dev/kfd those of any."""
+    users: dict[str, set[int]] = {name: set() for name in outside.acls}
+    for lease in active.values():
+        for one in lease.slices:
+            for name in (one.device.partition("/")[0], "kfd"):
+                users[name] |= {lease.uid} - {0}
+    for name, uids in users.items():
+        if uids != outside.acls[name]:
+            yield f"ACL: {name} lets in {sorted(outside.acls[name])}, and leases are held by {sorted(uids)}"
+
+
+def _shown(vram_bytes: int) -> int:
+    """What the hook is to hold a slice to: its bytes less 64 MiB or 1 %, whichever is more."""
+    return max(0, vram_bytes - max(64 << 20, vram_bytes // 100))

@@ -1,0 +1,118 @@
+"""What there is outside the ledger, by the harness's own walk over cgroups, files, ACLs and IPC objects."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_LIMITS = struct.Struct("<8sIIQIIII128s")
+_DEVICE = struct.Struct("<IIQIIII128s")
+_ACL_USER = 0x02
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where to look."""
+
+    mount: Path  # of cgroup2
+    stem: str  # what the instance's cgroups are called
+    hook: Path
+    nodes: Path  # the simulated machine's dev
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What there is outside the ledger."""
+
+    cgroups: dict[int, str]  # by lease, as seen from the mount
+    limits: dict[int, tuple[int, int, tuple[int, ...]]]  # by lease: the id it says, and bytes of each device
+    usage: frozenset[int]
+    acls: dict[str, frozenset[int]]  # uids let in, by device node
+    strays: tuple[str, ...]  # what no lease can have
+
+
+def look(places: Places) -> Outside:
+    """Walk everything that an agent changes."""
+    strays: list[str] = []
+    return Outside(
+        _cgroups(places, strays),
+        _limits(places.hook / places.stem, strays),
+        _usage(places, strays),
+        {path.name: _users(path) for path in (places.nodes / "kfd", *(places.nodes / "dri").iterdir())},
+        (*strays, *_ipc()),
+    )
+
+
+def _cgroups(places: Places, strays: list[str]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    own = places.mount / f"{places.stem}.slice"
+    for directory, names, _ in os.walk(places.mount):
+        if Path(directory) == places.mount:
+            # Other instances' are none of ours; a lease lies in ours, or below a job.
+            names[:] = [name for name in names if not name.startswith("gpulease") or name == own.name]
+        for name in names:
+            path = Path(directory) / name
+            match = re.fullmatch(rf"{places.stem}-(\d+)\.slice", name)
+            if match:
+                if int(match[1]) in found:
+                    strays.append(f"a second cgroup {path}")
+                found[int(match[1])] = f"/{path.relative_to(places.mount)}"
+            elif path.parent == own:
+                strays.append(f"cgroup {path}")
+    return found
+
+
+def _limits(directory: Path, strays: list[str]) -> dict[int, tuple[int, int, tuple[int, ...]]]:
+    found = {}
+    for lease in _numbers(directory, strays):
+        files = sorted(path.name for path in (directory / str(lease)).iterdir())
+        if files != ["limits"]:
+            strays.append(f"{directory / str(lease)} holds {files}")
+            continue
+        content = (directory / str(lease) / "limits").read_bytes()
+        _, _, size, says, _, devices, _, _, _ = _LIMITS.unpack_from(content)
+        told = [_DEVICE.unpack_from(content, _LIMITS.size + at * _DEVICE.size) for at in range(devices)]
+        if size != len(content):
+            strays.append(f"{directory / str(lease)}: {len(content)} bytes that say {size}")
+        found[lease] = (says, devices, tuple(device[2] for device in told))
+    return found
+
+
+def _usage(places: Places, strays: list[str]) -> frozenset[int]:
+    """The usage files: each in one of several small file systems that say by ``.UID`` whose they are."""
+    found: set[int] = set()
+    spaces = places.hook / "usage"
+    for path in (each for space in spaces.iterdir() for each in space.iterdir()) if spaces.exists() else ():
+        match = re.fullmatch(rf"{places.stem}-(\d+)", path.name)
+        if match and int(match[1]) not in found:
+            found.add(int(match[1]))
+        elif match or not re.fullmatch(r"\.\d+", path.name):
+            strays.append(str(path))
+    return frozenset(found)
+
+
+def _numbers(directory: Path, strays: list[str]) -> list[int]:
+    names = [path.name for path in directory.iterdir()] if directory.exists() else []
+    strays += [f"{directory / name}" for name in names if not name.isdecimal()]
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _users(node: Path) -> frozenset[int]:
+    try:
+        value = os.getxattr(node, "system.posix_acl_access")
+    except OSError:
+        return frozenset()
+    entries = struct.iter_unpack("<HHI", value[4:])
+    return frozenset(who for tag, allowed, who in entries if tag == _ACL_USER and allowed)
+
+
+def _ipc() -> list[str]:
+    """IPC objects: the harness has a namespace and a /dev/shm of its own, so all are the agent's."""
+    kinds = {"shm": "a shared memory segment", "sem": "a semaphore set", "msg": "a message queue"}
+    found = [f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()]
+    for name, what in kinds.items():
+        found += [what for _ in Path(f"/proc/sysvipc/{name}").read_text(encoding="ascii").splitlines()[1:]]
+    return found

@@ -1,0 +1,101 @@
+"""The tracer's two sides: the harness that serves it processes, and the process that is to be killed."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCES = ("tracer.c", "surviving.c")
+BUILD = ("cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
+
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_MARK = 0x63726173
+_INSTRUCTION_BYTES = 8
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Die at the *n*-th state-changing call from here on, before it or after; 0: do not die."""
+
+    n: int
+    after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What the tracer tells of one process: how many calls each mark found, and how it ended."""
+
+    counts: tuple[int, ...]
+    killed: str | None  # the name of the call that was its last
+
+
+def build_tracer(directory: Path) -> Path:
+    """Compile the tracer into *directory*."""
+    tracer = directory / "tracer"
+    subprocess.run([*BUILD, "-o", str(tracer), *(str(HERE / name) for name in SOURCES)], check=True)
+    return tracer
+
+
+class Tracer:
+    """A running tracer. *state*, *surviving*: the directory whose synced content is to be kept, and where."""
+
+    def __init__(self, executable: Path, *, state: Path | None = None, surviving: Path | None = None) -> None:
+        self.filter = subprocess.run([executable, "--filter"], check=True, capture_output=True).stdout
+        kept = [str(path) for path in (state, surviving) if path is not None]
+        self._process = subprocess.Popen(
+            [executable, *kept], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def seize(self, pid: int) -> None:
+        """Trace *pid*, which must have one thread and not run on before this returns."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{pid}\n")
+        self._process.stdin.flush()
+        answer = self._line()
+        if answer != ["ready"]:
+            raise RuntimeError(f"the tracer did not take process {pid}: {answer}")
+
+    def traced(self) -> Traced:
+        """Everything that was told of the last process, once it is gone."""
+        counts, killed = [], None
+        while True:
+            match self._line():
+                case ["mark", count]:
+                    counts.append(int(count))
+                case ["killed", _, _, name]:
+                    killed = name
+                case ["gone", _]:
+                    return Traced(tuple(counts), killed)
+                case other:
+                    raise RuntimeError(f"the tracer ended: {other}")
+
+    def close(self) -> None:
+        """End the tracer, and with it what it traces."""
+        self._process.kill()
+        self._process.wait()
+
+    def _line(self) -> list[str]:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().split()
+
+
+def load_filter(program: bytes) -> None:
+    """From here on, this process stops at every state-changing call. It needs a tracer, or each fails."""
+    loaded = _Program(len(program) // _INSTRUCTION_BYTES, program)
+    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(loaded), 0, 0):
+        raise OSError(ctypes.get_errno(), "the seccomp filter was not taken: this needs root")
+
+
+def arm(kill: Kill) -> None:
+    """Count from here, and die at *kill*."""
+    _libc.prctl(_MARK, ctypes.c_ulong(kill.n), ctypes.c_ulong(kill.after), 0, 0)

@@ -1,0 +1,180 @@
+"""The word that was given: what the agent answered its callers, and so must keep whatever happens to it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .ledger_copy import Lease, Ledger
+
+
+@dataclass
+class Holder:
+    """A process of the harness that holds a lease, or is to: it sleeps and is not to be disturbed."""
+
+    process: subprocess.Popen[bytes]
+    uid: int
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def cgroup(self) -> str | None:
+        """Its cgroup2 path; None once it is dead."""
+        try:
+            lines = Path(f"/proc/{self.pid}/cgroup").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return None
+        return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
+
+
+@dataclass
+class Promise:
+    """One lease as its holder was told of it. What a death left unanswered may be either way, once."""
+
+    id: int
+    request_id: str
+    holder: Holder
+    anchor: str
+    slices: list[tuple[str, list[int], int]]
+    cgroup: str | None
+    deadlines: set[int | None]
+    attached: bool = False
+    ended: bool = False
+    may_end: bool = False  # its release was asked for and not answered
+    renewing: bool = False  # so was its renewal
+    attaching: bool = False  # so was its holder's entry
+
+    @property
+    def in_cgroup(self) -> bool:
+        """Whether it lives as long as somebody is in its cgroup."""
+        return self.anchor == "cgroup" and self.attached
+
+    def must_end(self, now_ns: int) -> bool:
+        """Whether it has no right to live on."""
+        overdue = all(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
+        gone = not self.holder.alive() and (self.anchor == "process" or self.in_cgroup)
+        return self.ended or overdue or gone
+
+    def settle_attach(self, row: Lease) -> None:
+        """Learn whether an attach that was not answered was done."""
+        if self.attaching:
+            arrived = self.holder.cgroup() == self.cgroup
+            self.attached = arrived and (row.armed or self.anchor != "cgroup")
+
+    def settled_as(self, row: Lease) -> None:
+        """From here on it is as the ledger has it: what was unanswered went one way."""
+        self.deadlines = {row.deadline_ns}
+        self.may_end = self.renewing = self.attaching = False
+
+    def may_end_at(self, now_ns: int) -> bool:
+        return self.may_end or any(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
+
+
+@dataclass
+class Word:
+    """Every promise, and the request whose answer a death swallowed."""
+
+    promises: dict[int, Promise] = field(default_factory=dict)
+    unanswered: dict[str, dict[str, Any]] = field(default_factory=dict)  # grants by request id
+    highest: int = 0  # id
+
+    def live(self) -> list[Promise]:
+        return [promise for promise in self.promises.values() if not promise.ended]
+
+    def granted(self, answer: dict[str, Any], asked: dict[str, Any], holder: Holder) -> Iterator[str]:
+        """Take a grant's answer as a promise."""
+        if answer["fresh"] and answer["id"] <= self.highest:
+            yield f"lease id {answer['id']} comes after {self.highest}"
+        if answer["fresh"] and answer["state"] != "active":
+            yield f"lease {answer['id']} was granted as {answer['state']}"
+        self.unanswered.pop(asked["request_id"], None)
+        self.highest = max(self.highest, answer["id"])
+        known = self.promises.get(answer["id"])
+        if known is not None and answer["fresh"]:
+            yield f"lease {answer['id']} was granted twice"
+        if known is None:
+            self.promises[answer["id"]] = Promise(
+                answer["id"],
+                asked["request_id"],
+                holder,
+                asked["anchor"],
+                [(one["device"], one["cus"], one["vram_bytes"]) for one in answer["slices"]],
+                answer["cgroup"],
+                {answer["deadline_ns"]},
+            )
+
+    def rebooted(self) -> None:
+        """No lease outlives a boot, whatever it was promised."""
+        self.unanswered.clear()
+        for promise in self.live():
+            promise.ended = True
+
+    def check(self, ledger: Ledger, now_ns: int) -> Iterator[str]:
+        """Hold the settled *ledger* to what was promised, and learn which way the unanswered went."""
+        self._adopt(ledger)
+        for promise in self.promises.values():
+            row = ledger.leases.get(promise.id)
+            if row is None:
+                yield f"lost: lease {promise.id} was answered, and is not in the ledger"
+            else:
+                yield from self._kept(promise, row, now_ns)
+        for lease in ledger.leases.values():
+            if lease.state == "active" and lease.id not in self.promises:
+                yield f"lease {lease.id} is active, and nobody asked for it"
+
+    def _kept(self, promise: Promise, row: Lease, now_ns: int) -> Iterator[str]:
+        if row.state == "released":
+            if not promise.must_end(now_ns) and not promise.may_end_at(now_ns):
+                yield f"lost: lease {promise.id} was granted, and is released"
+            if promise.attached and promise.holder.alive():
+                yield f"lease {promise.id} is free, and process {promise.holder.pid} of it lives"
+            promise.ended = True
+        elif promise.must_end(now_ns):
+            yield f"lost: lease {promise.id} had ended, and is {row.state}"
+        else:
+            promise.settle_attach(row)
+            yield from self._unchanged(promise, row)
+            promise.settled_as(row)
+
+    @staticmethod
+    def _unchanged(promise: Promise, row: Lease) -> Iterator[str]:
+        holder, told = promise.holder, f"lease {promise.id}"
+        if [(one.device, sorted(one.cus), one.vram_bytes) for one in row.slices] != promise.slices:
+            yield f"{told} has other slices than it was granted"
+        if row.deadline_ns not in promise.deadlines and not promise.renewing and not promise.attaching:
+            yield f"lost: {told} was renewed to {promise.deadlines}, and ends at {row.deadline_ns}"
+        if row.cgroup != promise.cgroup:
+            yield f"{told} was told {promise.cgroup}, and has {row.cgroup}"
+        if promise.attached and holder.cgroup() != promise.cgroup:
+            yield f"disturbed: process {holder.pid} of {told} is in {holder.cgroup()}"
+        if promise.in_cgroup and not row.armed:
+            yield f"lost: {told} was attached to, and waits for its holder"
+
+    def _adopt(self, ledger: Ledger) -> None:
+        """What an unanswered grant left is its holder's, who may find it by its request id."""
+        for request_id, asked in self.unanswered.items():
+            row = ledger.leases.get(ledger.requests.get(request_id, 0))
+            if row is None or row.id in self.promises:
+                continue
+            self.highest = max(self.highest, row.id)
+            self.promises[row.id] = Promise(
+                row.id,
+                request_id,
+                asked["holder"],
+                asked["anchor"],
+                [(one.device, sorted(one.cus), one.vram_bytes) for one in row.slices],
+                row.cgroup,
+                {row.deadline_ns},
+                may_end=True,
+            )

@@ -1,0 +1,47 @@
+"""One worker: rounds until its stdin ends, in the namespaces that `python -m tests.crash` made for it."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import select
+import sys
+from pathlib import Path
+
+from . import subject
+from .harness import Harness
+from .mutants import MUTANTS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tracer", type=Path)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--power", action="store_true")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS))
+    given = parser.parse_args()
+    mount_own()
+    subject.without_threads()
+    if given.mutant:
+        MUTANTS[given.mutant]()
+    print(f"seed {given.seed}", flush=True)
+    harness = Harness(given.tracer, given.seed, power=given.power, say=lambda line: print(line, flush=True))
+    try:
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            harness.round()
+    finally:
+        harness.close()
+        print(f"rounds {harness.rounds}", flush=True)
+
+
+def mount_own() -> None:
+    """A /run and a /dev/shm of our own, so that whatever is in them is the agent's and goes with us."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for directory in (b"/run", b"/dev/shm"):
+        if libc.mount(b"crash", directory, b"tmpfs", 0, b"mode=0755"):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), directory.decode())
+
+
+if __name__ == "__main__":
+    main()

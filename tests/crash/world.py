@@ -1,0 +1,203 @@
+"""One simulated node with its state directory, real cgroups and sleeping holders: what agents die in."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeagent import wiring
+from nodeagent.adapters import machine
+
+from . import subject
+from .ledger_copy import Ledger, read_ledger
+from .outside import Outside, Places, look
+from .tracing import Kill, Traced, Tracer
+from .word import Holder
+
+MACHINE = "vega10"  # two devices, and so many conflicts
+KFD_NUMBER = (511, 0)
+DRM_MAJOR, RENDER_MINORS = 226, (128, 129)
+RUN = Path("/run")
+HOOK = RUN / "nodeagent" / "hook"
+FIRST_NS = 10**12
+NO_KILL = Kill(0, after=False)
+ANSWER_SECONDS = 90.0
+
+
+def cgroup2_mount() -> Path:
+    """Where the unified hierarchy is mounted."""
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        left, _, right = line.partition(" - ")
+        if right.split()[0] == "cgroup2":
+            return Path(left.split()[4])
+    raise SystemExit("no cgroup2 mount: the crash proof needs one")
+
+
+@dataclass
+class Running:
+    """An agent's process."""
+
+    pid: int
+    connection: socket.socket
+
+    def ask(self, verb: str, kill: Kill, now_ns: int, **asked: Any) -> dict[str, Any] | None:
+        """What it answers; None: it died before it could."""
+        request = {"verb": verb, "n": kill.n, "after": kill.after, "now_ns": now_ns, **asked}
+        try:
+            self.connection.send(json.dumps(request).encode())
+            answer = self.connection.recv(1 << 16)
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+        except TimeoutError:
+            raise SystemExit(f"{verb} of process {self.pid} was never answered") from None
+        return json.loads(answer) if answer else None
+
+
+class World:
+    """Made anew for every few dozen deaths. *keeps*: it also knows what a power loss would leave."""
+
+    def __init__(self, tracer: Path, *, keeps: bool) -> None:
+        self.base = RUN / f"crash-{secrets.token_hex(6)}"
+        self.state, self.root = self.base / "state", self.base / "machine"
+        self._surviving = self.base / "surviving"
+        for directory in (self.base, self.state, self._surviving):
+            directory.mkdir(mode=0o700)
+        self.clock = subject.Clock("boot-0", FIRST_NS)
+        self.holders: list[Holder] = []
+        self._machine = machine.find(MACHINE)
+        machine.materialise(self._machine, self.root)
+        self._make_nodes()
+        stem = wiring.instance(self.state).removesuffix(".slice")
+        self.places = Places(cgroup2_mount(), stem, HOOK, self.root / "dev")
+        kept = {"state": self.state, "surviving": self._surviving} if keeps else {}
+        self._tracer = Tracer(tracer, **kept)
+        self._built: wiring.Built | None = None
+
+    def spawn(self) -> Running:
+        """A fresh agent process that stops at each state-changing call; it has not started yet."""
+        if self._built is None:
+            self._built = subject.build(self.state, self.root, self._machine, self.clock)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ours.close()
+                silence = os.open(os.environ.get("CRASH_LOG", "/dev/null"), os.O_WRONLY | os.O_APPEND)
+                os.dup2(silence, 1)
+                os.dup2(silence, 2)
+                subject.serve(self._built, self.clock, theirs, self._tracer.filter)
+            finally:
+                os._exit(0)
+        theirs.close()
+        ours.settimeout(ANSWER_SECONDS)
+        self._tracer.seize(pid)
+        ours.send(b"!")
+        return Running(pid, ours)
+
+    def buried(self, running: Running) -> Traced:
+        """What the tracer saw, once the agent is dead: killed here if it was not."""
+        running.connection.close()
+        with suppress(ProcessLookupError):
+            os.kill(running.pid, signal.SIGKILL)
+        traced = self._tracer.traced()
+        os.waitpid(running.pid, 0)
+        return traced
+
+    def holder(self, uid: int) -> Holder:
+        """A new sleeping process of *uid*."""
+        process = subprocess.Popen(["sleep", "infinity"], user=uid, group=uid, extra_groups=[], cwd="/")
+        self.holders.append(Holder(process, uid))
+        return self.holders[-1]
+
+    def ledger(self) -> Ledger:
+        return read_ledger(self.state, self.base / "copy")
+
+    def outside(self) -> Outside:
+        return look(self.places)
+
+    def lose_power(self) -> None:
+        """Only what was synced survives: no process, cgroup, ACL or /run does, and the boot is new."""
+        for holder in self.holders:
+            holder.end()
+        self.holders.clear()
+        self._clear_outside()
+        self._make_nodes()
+        names = self._surviving / "names"
+        entries = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
+        shutil.rmtree(self.state)
+        self.state.mkdir(mode=0o700)
+        for inode, name in (entry.split(" ", 1) for entry in entries):
+            content = self._surviving / inode
+            (self.state / name).write_bytes(content.read_bytes() if content.exists() else b"")
+            (self.state / name).chmod(0o600)
+        self._all_synced()
+        self.clock.boot_id = f"boot-{int(self.clock.boot_id.removeprefix('boot-')) + 1}"
+        self.clock.now_ns = FIRST_NS
+        self._built = None
+
+    def close(self) -> None:
+        """Leave nothing."""
+        self._tracer.close()
+        for holder in self.holders:
+            holder.end()
+        self._clear_outside()
+        shutil.rmtree(self.base)
+
+    def _all_synced(self) -> None:
+        shutil.rmtree(self._surviving)
+        self._surviving.mkdir(mode=0o700)
+        files = [path for path in self.state.iterdir() if path.is_file()]
+        for path in files:
+            shutil.copyfile(path, self._surviving / str(path.stat().st_ino))
+        lines = "".join(f"{path.stat().st_ino} {path.name}\n" for path in files)
+        (self._surviving / "names").write_text(lines, encoding="utf-8")
+
+    def _make_nodes(self) -> None:
+        """The device nodes of the machine, closed to nobody, as udev makes them at each boot."""
+        shutil.rmtree(self.root / "dev", ignore_errors=True)
+        (self.root / "dev/dri").mkdir(parents=True)
+        (self.root / "sys/class/kfd/kfd/dev").write_text(
+            f"{KFD_NUMBER[0]}:{KFD_NUMBER[1]}\n", encoding="ascii"
+        )
+        os.mknod(self.root / "dev/kfd", 0o20666, os.makedev(*KFD_NUMBER))
+        for minor in RENDER_MINORS:
+            os.mknod(self.root / f"dev/dri/renderD{minor}", 0o20666, os.makedev(DRM_MAJOR, minor))
+
+    def _clear_outside(self) -> None:
+        own = self.places.mount / f"{self.places.stem}.slice"
+        if own.exists():
+            (own / "cgroup.kill").write_text("1", encoding="ascii")
+            for directory in _innermost_first(own):
+                _remove(directory)
+        for space in (HOOK / "usage").glob("*"):
+            if space.is_mount():
+                subprocess.run(["umount", space], check=True)
+        shutil.rmtree(HOOK.parent, ignore_errors=True)
+
+
+def _innermost_first(directory: Path) -> Iterator[Path]:
+    for parent, _, _ in os.walk(directory, topdown=False):
+        yield Path(parent)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a cgroup whose processes are on their way out."""
+    for _ in range(1000):
+        try:
+            directory.rmdir()
+        except OSError:
+            time.sleep(0.005)
+        else:
+            return
+    raise SystemExit(f"{directory}: cannot be removed")
