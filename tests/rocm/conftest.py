@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -96,13 +97,12 @@ def masked(release: Release, node_for: Callable[..., Node]) -> Leased:
 
 
 @pytest.fixture(scope="session")
-def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that every user and the chroot can reach."""
-    directory = tmp_path_factory.mktemp("hip")
-    for above in (directory, *directory.parents[:3]):
-        if above.is_relative_to("/tmp") and above != Path("/tmp"):
-            above.chmod(0o755)
-    return directory
+def public() -> Iterator[Path]:
+    """A directory that every user and the chroot can reach; pytest closes its own at each start."""
+    directory = Path("/tmp") / f"gpulease-test-{secrets.token_hex(6)}"
+    directory.mkdir(mode=0o755)
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="session")
