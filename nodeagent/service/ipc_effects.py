@@ -22,7 +22,7 @@ from nodeagent.service.orders import Tier
 
 log = structlog.get_logger()
 
-MOST_NAMED = 64  # objects in one lease's evidence
+MOST_NAMED = 16  # objects in one lease's evidence, which is kept for as long as the lease
 MOST_TOLD = 8  # in one line
 _REMEMBERED = 1024
 
@@ -79,8 +79,8 @@ class IpcEffect:
             return {"fault": str(fault)}
         removed, left = [one for one in verdicts if one.removes], [one for one in verdicts if one.in_doubt]
         self._tell(lease, removed, _line(left) if left else None)
-        named = [described(one) for one in (*removed, *left)]
-        return {"objects": named[:MOST_NAMED], "removed": len(removed), "left": len(left)}
+        named = [described(one) for one in (*removed, *left)[:MOST_NAMED]]
+        return {"objects": named, "removed": len(removed), "left": len(left), "before": None}
 
     def _tell(self, lease: int, removed: Sequence[Verdict], left: str | None) -> None:
         if not removed and left is None:

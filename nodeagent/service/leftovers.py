@@ -21,12 +21,13 @@ from nodeagent.service.cgroup_effects import found
 from nodeagent.service.effects import Arguments, Evidence
 
 IPC = "ipc"
+MOST_SHOWN = 500  # objects in one answer
 MOST_BEFORE = 1024  # objects that a uid may have when its lease begins, to be told from later ones
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What becomes of a lease's shared memory; *ended*: what has become. *note*: why nothing is told."""
+    """What becomes of a lease's shared memory; *ended*: what has become. *note*: what is not told."""
 
     lease: int
     ended: bool
@@ -96,11 +97,12 @@ class Leftovers:
             )
         evidence: Evidence = record.evidence or {}
         if record.state is EffectState.UNDONE:
-            return Left(lease.id, True, evidence.get("objects", ()), evidence.get("fault"))
+            return _of_ended(lease.id, evidence)
         if "since_ns" not in evidence:
             return Left(lease.id, False, (), "nobody could enter it yet")
         verdicts = self.judged(lease.id, lease.holder.uid, evidence)
-        return Left(lease.id, False, [described(one) for one in verdicts])
+        shown = sorted(verdicts, key=lambda one: (not one.removes, not one.in_doubt))[:MOST_SHOWN]
+        return Left(lease.id, False, [described(one) for one in shown], _unlisted(len(verdicts), len(shown)))
 
     def _removed(self, verdict: Verdict) -> Verdict:
         try:
@@ -147,6 +149,16 @@ class Leftovers:
             return pid == wrapper or (at is not None and f"{at}/".startswith(f"{path}/"))
 
         return inside
+
+
+def _of_ended(lease_id: int, evidence: Evidence) -> Left:
+    objects = evidence.get("objects", ())
+    found = evidence.get("removed", 0) + evidence.get("left", 0) if objects else 0
+    return Left(lease_id, True, objects, evidence.get("fault") or _unlisted(found, len(objects)))
+
+
+def _unlisted(found: int, shown: int) -> str | None:
+    return f"{found - shown} more are not listed" if found > shown else None
 
 
 def described(verdict: Verdict) -> Mapping[str, Any]:

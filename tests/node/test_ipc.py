@@ -40,7 +40,7 @@ def clean() -> Iterator[None]:
         if one.kind is Kind.FILE:
             (SHM / one.name).unlink()
         else:
-            subprocess.run(["ipcrm", "-m" if one.kind is Kind.SEGMENT else "-q", one.name], check=True)
+            IpcSpace().remove(one)
 
 
 def left(uid: int) -> tuple[Found, ...]:

@@ -10,17 +10,26 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ipc_makers import OTHER, UID, as_user, create, libc, only, segment
 
-from nodeagent.adapters.ipc import IpcSpace
+from nodeagent.adapters.ipc import IpcSpace, _sole
 from nodeagent.adapters.ipc_users import IpcUsers, other_namespace, other_shm
+from nodeagent.adapters.processes import stat_of
 from nodeagent.domain.ipc import Found, Kind, Users
 
 pytestmark = pytest.mark.root
+
+
+def until(look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not look():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.01)
 
 
 def nobody(pid: int) -> bool:
@@ -125,6 +134,41 @@ def test_a_lease_of_its_maker_is_not_waited_for(children, shm: Path, name: str) 
     children.connect(uid=UID, before=lease, saved_uid=UID)
     space = IpcSpace(shm=shm)
     assert space.in_use(only(space, Kind.FILE)) is True
+
+
+def test_who_opens_a_file_meanwhile_waits_and_ends_nobody(children, shm: Path, name: str) -> None:
+    """While its lease is held an opener waits; the signal that the kernel sends us for it does nothing."""
+    as_user(children, create(shm / name))
+    found = only(IpcSpace(shm=shm), Kind.FILE)
+    directory = os.open(shm, os.O_RDONLY)
+    with _sole(directory, found) as sole:
+        assert sole
+        opener = subprocess.Popen(["cat", shm / name])  # executed: a forked child would share what we hold
+        until(lambda: "lease" in Path(f"/proc/{opener.pid}/wchan").read_text())
+    os.close(directory)
+    assert opener.wait(20) == 0
+
+
+def test_the_files_of_a_process_whose_leader_has_ended_are_seen(children, shm: Path, name: str) -> None:
+    """Its threads run on, with the file open: /proc shows none of the leader's."""
+    (shm / name).touch()
+    script = f"""
+import ctypes, os, threading, time
+os.open({str(shm / name)!r}, os.O_RDONLY)
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).syscall(60, 0)
+"""
+    with subprocess.Popen(["/usr/bin/python3", "-c", script], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == b"up\n"
+            until(lambda: stat_of(child.pid).state == "Z")
+            space = IpcSpace(shm=shm)
+            found = only(space, Kind.FILE, 0)
+            users = IpcUsers().of(UID, [found], space.device(), nobody)
+            assert users.open_by == {found.token: (child.pid,)}
+        finally:
+            child.kill()
 
 
 @pytest.mark.parametrize("kernel", [None, True, False])
