@@ -104,8 +104,19 @@ class Wired:
         return [event for event in self.built.ledger.events(limit=1000) if event.kind == kind]
 
     def release(self, lease: Lease) -> Lease:
-        caller = Caller(0, 0, frozenset(), os.getpid(), None, administrator=True)
-        return self.built.agent.release(caller, lease.id, 30)
+        return self.built.agent.release(self._root(), lease.id, 30)
+
+    def begin_release(self, lease: int) -> None:
+        """Without waiting for its end."""
+        self.built.agent.release(self._root(), lease)
+
+    def clear(self, lease: int) -> None:
+        """Try the proof of its quarantined slices again."""
+        self.built.agent.clear_lease(self._root(), lease)
+
+    @staticmethod
+    def _root() -> Caller:
+        return Caller(0, 0, frozenset(), os.getpid(), None, administrator=True)
 
     def stop(self) -> None:
         """Stop the agent; leases and limits stay. Again is harmless."""
