@@ -84,19 +84,21 @@ class World:
         self._tracer = Tracer(tracer, **kept)
         self._built: wiring.Built | None = None
 
-    def spawn(self) -> Running:
-        """A fresh agent process that stops at each state-changing call; it has not started yet."""
+    def build(self) -> wiring.Built:
+        """The agent of this boot, which has not started yet."""
         if self._built is None:
             self._built = subject.build(self.state, self.root, self._machine, self.clock)
+        return self._built
+
+    def spawn(self) -> Running:
+        """A fresh agent process that stops at each state-changing call; it has not started yet."""
+        built = self.build()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             try:
                 ours.close()
-                silence = os.open(os.environ.get("CRASH_LOG", "/dev/null"), os.O_WRONLY | os.O_APPEND)
-                os.dup2(silence, 1)
-                os.dup2(silence, 2)
-                subject.serve(self._built, self.clock, theirs, self._tracer.filter)
+                subject.serve(built, self.clock, theirs, self._tracer.filter)
             finally:
                 os._exit(0)
         theirs.close()
