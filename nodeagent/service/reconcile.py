@@ -214,12 +214,11 @@ class Reconciler:
             return
         if lease.state is LeaseState.QUEUED:
             self._queued(lease)
-        elif dead := self._anchors.dead(lease):
-            log.info("holder gone", lease=lease.id, why=dead)
-            self._releaser.end(lease.id, uid=None, reason=dead, kind="reaped")
+        elif self._anchors.dead(lease):
+            self._releaser.reap(lease.id, self._anchors.dead)
         elif lost:
             self._releaser.end(lease.id, uid=None, reason=lost, kind="lost")
-        elif lease.state is LeaseState.PREPARING:
+        elif lease.state is LeaseState.PREPARING and not self._strangers:
             self._granter.prepare(lease.id)
 
     def _queued(self, lease: Lease) -> None:
@@ -229,7 +228,12 @@ class Reconciler:
             self._releaser.end(lease.id, uid=None, reason=over)
 
     def _queue(self) -> None:
-        """Grant those who wait, by priority, then age; one that does not fit holds up nobody behind it."""
+        """Grant those who wait, by priority, then age; one that does not fit holds up nobody behind it.
+
+        Nobody while there are strangers: after the restore of a backup, what is free in it may be theirs.
+        """
+        if self._strangers:
+            return
         order = list(Priority)
         waiting = [lease for lease in self._ledger.live() if lease.state is LeaseState.QUEUED]
         for lease in sorted(waiting, key=lambda lease: (order.index(lease.request.priority), lease.id)):
