@@ -238,7 +238,7 @@ class Harness:
     def _grant(self, world: World) -> tuple[str, dict[str, Any]]:
         uid = self._chance.choice(UIDS)
         anchor = self._chance.choice(("ttl", "process", "cgroup", *(("external",) if uid == 0 else ())))
-        holder = world.holder(uid)
+        holder = world.holder(uid, in_job=self._chance.random() < 0.5)
         return "grant", {
             "holder": holder,
             "uid": uid,
