@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes, usage_path
 from nodeagent.adapters.hook_space import UsageSpace, make_own
-from nodeagent.adapters.hook_usage import Usage, UsageFile
+from nodeagent.adapters.hook_usage import Usage, UsageFile, fresh
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -141,10 +141,11 @@ class HookFiles:
             raise OutsideFault(path, f"is no limits file: {fault}") from None
 
     def remove(self, lease_id: int) -> None:
-        """Take both files away; gone already is success."""
-        path = self.limits_path(lease_id)
+        """Take both files away, half made ones of a crash too; gone already is success."""
+        path, name = self.limits_path(lease_id), self._name(lease_id)
+        usage = (*self._space.files(name), *self._space.files(fresh(name)))
         with _named(path):
-            for gone in (path, *self._space.files(self._name(lease_id))):
+            for gone in (path, path.with_name(fresh(path.name)), *usage):
                 gone.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 path.parent.rmdir()
@@ -204,12 +205,12 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, _CREATE, mode)
+    new = path.with_name(fresh(path.name))
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, _CREATE, mode)
     try:
         os.write(descriptor, content)
         os.fchmod(descriptor, mode)  # whatever the umask
     finally:
         os.close(descriptor)
-    fresh.rename(path)
+    new.rename(path)
