@@ -6,7 +6,8 @@
  * any two of them the agent may be killed, or the power may fail. Each #ifdef is a mistake that spin must find;
  * docs/model.md says which, what is left out, and how this is run.
  */
-#ifndef KILLS
+#ifndef SERVERS /* or as `check` sets them; REQUESTS: request ids of the first client */
+#define SERVERS 2
 #define KILLS 1
 #endif
 #ifndef POWER_LOSSES
@@ -16,10 +17,7 @@
 #define BACKUPS 0
 #endif
 #ifndef REQUESTS
-#define REQUESTS 1 /* request ids of the first client; the second one has one */
-#endif
-#ifndef SERVERS
-#define SERVERS 2
+#define REQUESTS 1
 #endif
 #define IDS 3 /* leases in one run: `any` and `some` count on three */
 
@@ -55,20 +53,19 @@ hidden byte i;
 #define is(id, which) (of(id).state == which)
 #define holds(id) (of(id).slice != 0 && of(id).slice != FREE)
 #define live(id) (is(id, QUEUED) || is(id, PREPARING) || is(id, ACTIVE) || is(id, LOST) || is(id, RELEASING))
-#define used(id) (cgroup[id].populated != NOBODY || cgroup[id].charged)
+#define known(id) (live(id) || holds(id))
+#define populated(id) (cgroup[id].populated != NOBODY)
+#define used(id) (populated(id) || cgroup[id].charged)
 #define durable(id) (disk.lease[id].state == of(id).state)
-#define stranger(id) (used(id) && !live(id) && !holds(id))
+#define stranger(id) (populated(id) && !known(id))
 #define any(what) (what(1) || what(2) || what(3))
 #define some(id, what) if :: what(1) -> id = 1 :: what(2) -> id = 2 :: what(3) -> id = 3 fi
 
 inline copy(to, from) {
 	for (i : 1 .. IDS) {
-		to.lease[i].state = from.lease[i].state;
-		to.lease[i].slice = from.lease[i].slice;
-		to.lease[i].evidence = from.lease[i].evidence;
-		to.lease[i].armed = from.lease[i].armed;
-		to.lease[i].holder = from.lease[i].holder;
-		to.lease[i].request = from.lease[i].request;
+		to.lease[i].state = from.lease[i].state; to.lease[i].slice = from.lease[i].slice;
+		to.lease[i].evidence = from.lease[i].evidence; to.lease[i].armed = from.lease[i].armed;
+		to.lease[i].holder = from.lease[i].holder; to.lease[i].request = from.lease[i].request;
 		to.lease[i].boot = from.lease[i].boot
 	}
 	to.high_water = from.high_water
@@ -76,9 +73,9 @@ inline copy(to, from) {
 
 inline commit() { copy(disk, ledger) } /* synchronous=FULL */
 
-/* No double grant: on the slice of `id` there is nobody else, and nobody else's memory. */
+/* No double grant: on the slice of `id` is nobody else, nor memory, but what a stranger of a restore has left. */
 inline alone(id) {
-	for (i : 1 .. IDS) { assert(i == id || !used(i)) }
+	for (i : 1 .. IDS) { assert(i == id || !used(i) || restores > 0 && !known(i) && !populated(i)) }
 	i = 0
 }
 
@@ -91,10 +88,7 @@ inline book(who, which, id, fresh) {
 	d_step {
 #ifndef REQUEST_NOT_REMEMBERED
 		for (i : 1 .. IDS) {
-			if
-			:: same(i, who, which) -> id = i
-			:: else
-			fi
+			id = (same(i, who, which) -> i : id)
 		}
 #endif
 		if
@@ -109,9 +103,7 @@ inline book(who, which, id, fresh) {
 			assert(id > highest); /* an id is never used again */
 			highest = id;
 			for (i : 1 .. IDS) { assert(!same(i, who, which)) } /* one lease for one request */
-			of(id).holder = who;
-			of(id).request = which;
-			of(id).boot = boot;
+			of(id).holder = who; of(id).request = which; of(id).boot = boot;
 			ledger.high_water = id;
 			if
 			:: any(holds) -> of(id).state = QUEUED
@@ -342,7 +334,7 @@ done:			atomic { answer(who, what, id); idle }
 #define unclean(id) ((is(id, RELEASING) || of(id).slice == QUARANTINED) && !in_vain(id))
 #define overdue(id) (is(id, RELEASING) && in_vain(id))
 
-/* Reconciler, which acts on what it read before, and Releaser._clean and _retry in their turns. */
+/* Reconciler.run_once, which acts on what it read before; Journal.undo by Releaser._clean and _retry, in turns. */
 active proctype reconciler() {
 	byte id;
 end_down:
@@ -391,7 +383,6 @@ end_idle:
 	od
 }
 
-#define populated(id) (cgroup[id].populated != NOBODY)
 #define allocating(id) (cgroup[id].populated == LIVING && !cgroup[id].charged && !cgroup[id].frozen)
 #define leaving(id) (!populated(id) && cgroup[id].charged)
 
@@ -428,7 +419,7 @@ end_idle:
 	:: d_step { !up -> /* it looks at the node before it serves */
 		for (i : 1 .. IDS) {
 			locked[i] = false;
-			assert(restores > 0 || !cgroup[i].exists || live(i) || holds(i)) /* nothing is left behind */
+			assert(restores > 0 || !cgroup[i].exists || known(i)) /* nothing is left behind */
 		}
 		strangers = any(stranger);
 		serving = false;
