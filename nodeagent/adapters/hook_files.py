@@ -28,6 +28,7 @@ LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIMITS_MODE = 0o444
+_LEASE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _PRELOADABLE = re.compile(
     r"[\w./+@=,-]+", re.ASCII
 )  # LD_PRELOAD is split at spaces and colons, and expands $
@@ -139,6 +140,16 @@ class HookFiles:
             return Path(usage_path(path.read_bytes()))
         except ValueError as fault:
             raise OutsideFault(path, f"is no limits file: {fault}") from None
+
+    def leases(self) -> frozenset[int]:
+        """The leases of which there is a file, or the directory. Raises OutsideFault."""
+        if os.geteuid() != 0:
+            return frozenset()  # nobody else makes any
+        with _named(self._root):
+            names = [name.removeprefix(f"{self._stem}-") for name in self._space.names(f"{self._stem}-")]
+            with contextlib.suppress(FileNotFoundError):
+                names += [entry.name for entry in self._limits.iterdir()]
+        return frozenset(int(name) for name in names if _LEASE.fullmatch(name))
 
     def remove(self, lease_id: int) -> None:
         """Take both files away, half made ones of a crash too; gone already is success."""

@@ -272,7 +272,7 @@ def test_a_scan_that_the_ledger_could_not_take_is_repeated(house: House, monkeyp
     assert [event.kind for event in house.ledger.events()[before:]] == ["rescanned"]
 
 
-@pytest.mark.parametrize("step", ["_topology", "_cgroups", "_drains", "_leases", "_queue", "_quarantine"])
+@pytest.mark.parametrize("step", ["_topology", "_compare", "_drains", "_leases", "_queue", "_quarantine"])
 def test_a_fault_in_one_step_does_not_stop_others(build, clock: TurnedClock, monkeypatch, step) -> None:
     """Whatever step fails, those after it and before it have had their turn."""
     house = build()
@@ -281,7 +281,7 @@ def test_a_fault_in_one_step_does_not_stop_others(build, clock: TurnedClock, mon
     def fail() -> None:
         raise outside()
 
-    for name in ("_topology", "_cgroups", "_drains", "_leases", "_queue", "_quarantine"):
+    for name in ("_topology", "_compare", "_drains", "_leases", "_queue", "_quarantine"):
         monkeypatch.setattr(
             house.reconciler, name, fail if name == step else lambda name=name: done.append(name)
         )
