@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash test-rocm userlands rig test-rig mutants enforcement lint format docs bench build clean
+.PHONY: help setup demo run test test-long crash test-rocm userlands rig test-rig mutants enforcement lint format docs model bench build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -67,6 +67,9 @@ format: setup ## let ruff rewrite what it can
 
 docs: setup ## docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+model: ## let spin search the protocol for what must never be, and find each known mistake (a minute)
+	@docs/model/check
 
 bench: setup ## the numbers of docs/performance.md, measured here (minutes)
 	$(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2

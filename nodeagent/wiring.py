@@ -37,6 +37,7 @@ from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
+from nodeagent.service.differences import Differences
 from nodeagent.service.effects import Journal
 from nodeagent.service.foreign import Foreign
 from nodeagent.service.grant import Granter
@@ -143,6 +144,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
     granter = Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes)
+    differences = Differences(ledger, clock, tree, systemd, hook)
     reconciler = Reconciler(
         ledger,
         clock,
@@ -151,6 +153,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         granter,
         releaser,
         changes,
+        differences,
         tree,
         Periods(quarantine=config.release.retry_seconds),
         looks=tiers.looks,
@@ -169,7 +172,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             told=journal.told,
             left=tiers.leftovers.view if tiers.leftovers else None,
             tiers=planner.tiers,
-            strangers=reconciler.strangers,
+            strangers=differences.strangers,
         )
     )
     app = create_app(

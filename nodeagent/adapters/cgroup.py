@@ -56,6 +56,11 @@ class CgroupTree:
         self._kernel_kills = kernel_kills
         self._kernel_resolves = kernel_resolves
 
+    @property
+    def names(self) -> str:
+        """A glob that the names of all leases' cgroups match."""
+        return f"{self._stem}-*.slice"
+
     def writable(self) -> str | None:
         """Why no cgroups can be made here, or None. Makes the instance's directory: less proves nothing."""
         if not (self.mount / "cgroup.procs").exists():
@@ -129,7 +134,7 @@ class CgroupTree:
         directory = self.mount / self.instance[1:]
         with contextlib.suppress(OSError):
             for path in (*(one for one in directory.iterdir() if one.is_dir()), directory):
-                if self._id_in(path.name) is None:  # a lease's cgroup is its journal's to remove
+                if self.lease_of(path.name) is None:  # a lease's cgroup is its journal's to remove
                     path.rmdir()
 
     def existing(self) -> Mapping[int, CgroupRef]:
@@ -144,7 +149,7 @@ class CgroupTree:
         with directory:
             if directory.owner != os.geteuid():
                 return {}
-            ids = [self._id_in(name) for name in child_names(directory.fileno())]
+            ids = [self.lease_of(name) for name in child_names(directory.fileno())]
         refs = {lease: self.find(lease) for lease in ids if lease is not None}
         return {lease: ref for lease, ref in refs.items() if ref is not None}
 
@@ -228,7 +233,8 @@ class CgroupTree:
         # The instance's own stem, also when nested: two instances must never meet in one job's cgroup.
         return f"{self._stem}-{lease_id:d}.slice"
 
-    def _id_in(self, name: str) -> int | None:
+    def lease_of(self, name: str) -> int | None:
+        """The lease id in *name*, if it is such a one."""
         match = re.fullmatch(rf"{self._stem}-([1-9][0-9]{{0,17}})\.slice", name, re.ASCII)
         return int(match[1]) if match else None
 

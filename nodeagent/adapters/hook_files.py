@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes, usage_path
 from nodeagent.adapters.hook_space import UsageSpace, make_own
-from nodeagent.adapters.hook_usage import Usage, UsageFile
+from nodeagent.adapters.hook_usage import Usage, UsageFile, fresh
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -28,6 +28,7 @@ LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIMITS_MODE = 0o444
+_LEASE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _PRELOADABLE = re.compile(
     r"[\w./+@=,-]+", re.ASCII
 )  # LD_PRELOAD is split at spaces and colons, and expands $
@@ -140,11 +141,22 @@ class HookFiles:
         except ValueError as fault:
             raise OutsideFault(path, f"is no limits file: {fault}") from None
 
+    def leases(self) -> frozenset[int]:
+        """The leases of which there is a file, or the directory. Raises OutsideFault."""
+        if os.geteuid() != 0:
+            return frozenset()  # nobody else makes any
+        with _named(self._root):
+            names = [name.removeprefix(f"{self._stem}-") for name in self._space.names(f"{self._stem}-")]
+            with contextlib.suppress(FileNotFoundError):
+                names += [entry.name for entry in self._limits.iterdir()]
+        return frozenset(int(name) for name in names if _LEASE.fullmatch(name))
+
     def remove(self, lease_id: int) -> None:
-        """Take both files away; gone already is success."""
-        path = self.limits_path(lease_id)
+        """Take both files away, half made ones of a crash too; gone already is success."""
+        path, name = self.limits_path(lease_id), self._name(lease_id)
+        usage = (*self._space.files(name), *self._space.files(fresh(name)))
         with _named(path):
-            for gone in (path, *self._space.files(self._name(lease_id))):
+            for gone in (path, path.with_name(fresh(path.name)), *usage):
                 gone.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 path.parent.rmdir()
@@ -204,12 +216,12 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, _CREATE, mode)
+    new = path.with_name(fresh(path.name))
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, _CREATE, mode)
     try:
         os.write(descriptor, content)
         os.fchmod(descriptor, mode)  # whatever the umask
     finally:
         os.close(descriptor)
-    fresh.rename(path)
+    new.rename(path)

@@ -56,6 +56,15 @@ class UsageSpace:
         """The files of that name: one, unless a crash left another."""
         return [path for space in self._spaces() if os.path.lexists(path := space / name)]
 
+    def names(self, prefix: str) -> list[str]:
+        """The names of all files that begin with *prefix*."""
+        return [
+            entry.name
+            for space in self._spaces()
+            for entry in space.iterdir()
+            if entry.name.startswith(prefix)
+        ]
+
     def leave(self) -> None:
         """Take away what nobody uses, the root too if that is all."""
         for space in self._spaces():

@@ -31,6 +31,11 @@ _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
 
 
+def fresh(name: str) -> str:
+    """What the file *name* is called while it is made; a crash may leave it so."""
+    return f"{name}.new"
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a lease's processes told of themselves: bytes by device, in the limits' order, and refusals."""
@@ -89,16 +94,16 @@ class UsageFile:
 
     def _make(self) -> None:
         """Under another name first, so that no program sees a part of it."""
-        fresh = self.path.with_name(f"{self.path.name}.new")
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, _MODE)
+        new = self.path.with_name(fresh(self.path.name))
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, _MODE)
         try:
             os.posix_fallocate(descriptor, 0, usage_size(self.devices))  # so that charging never lacks space
             os.pwrite(descriptor, self._empty(), 0)
             self._give(descriptor)
-            fresh.rename(self.path)
+            new.rename(self.path)
         except OSError:
-            fresh.unlink()
+            new.unlink()
             raise
         finally:
             os.close(descriptor)

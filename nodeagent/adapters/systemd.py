@@ -32,14 +32,21 @@ class Systemd:
         """Stop the slice unit and all in it; one that does not run is success. Raises OutsideFault."""
         self._run("stop", slice_)
 
-    def _run(self, verb: str, unit: str) -> None:
-        command = [self._systemctl, "--no-ask-password", "--quiet", verb, "--", unit]
+    def slices(self, pattern: str) -> frozenset[str]:
+        """The names of the slice units that run and match *pattern*, a glob. Raises OutsideFault."""
+        options = ("--type=slice", "--state=active", "--plain", "--no-legend", "--no-pager")
+        told = self._run("list-units", pattern, *options)
+        return frozenset(line.split()[0] for line in told.splitlines() if line.strip())
+
+    def _run(self, verb: str, unit: str, *options: str) -> str:
+        command = [self._systemctl, "--no-ask-password", "--quiet", *options, verb, "--", unit]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as fault:
             raise OutsideFault(unit, f"systemctl {verb}: {fault}") from fault
         if ran.returncode != 0:
             raise OutsideFault(unit, f"systemctl {verb}: {ran.stderr.strip() or ran.returncode}")
+        return ran.stdout
 
 
 def find_systemd(mount: Path, *, booted: Path = _BOOTED, private: Path = _PRIVATE) -> Systemd | None:

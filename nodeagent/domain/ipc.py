@@ -52,6 +52,8 @@ class Reason(StrEnum):
 NOT_THE_LEASES = frozenset(
     {Reason.NODE_WIDE, Reason.ODD_FILE, Reason.OTHER_OWNER, Reason.BEFORE, Reason.EARLIER}
 )
+# Of root's: its services make shared memory all the time, in no lease.
+NOT_ROOTS_LEASES = frozenset({Reason.SEMAPHORE, Reason.UNKNOWN_CREATOR, Reason.UNKNOWN_USER, Reason.SESSION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ class Verdict:
     @property
     def in_doubt(self) -> bool:
         """Whether it stays although it may be the lease's."""
+        if self.found.uid == 0 and self.reason in NOT_ROOTS_LEASES:
+            return False
         return not self.removes and self.reason not in NOT_THE_LEASES
 
 

@@ -69,9 +69,7 @@ class Agent:
         if not health.writable:
             return f"the ledger takes no grants: {health.reason}"
         strangers = self._parts.strangers()
-        if strangers:
-            return f"populated cgroups that the ledger does not know: {', '.join(strangers[:4])}"
-        return None
+        return "; ".join(strangers[:4]) if strangers else None
 
     def node(self) -> NodeView:
         """The node document; it answers, and says what is wrong, also when the ledger cannot be read."""

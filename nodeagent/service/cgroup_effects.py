@@ -26,6 +26,15 @@ def ref_of(evidence: Evidence) -> CgroupRef | None:
     return CgroupRef(path=str(evidence["path"]), inode=int(evidence["inode"]))
 
 
+def recorded(tree: CgroupTree, arguments: Arguments, evidence: Evidence) -> CgroupRef | None:
+    """The lease's cgroup, by name where the journal does not know it.
+
+    That is so after a crash, when nobody can be in it, and after the restore of a backup from before the
+    lease was active, when somebody can.
+    """
+    return ref_of(evidence) or tree.find(int(arguments["lease"]), arguments["parent"])
+
+
 def found(tree: CgroupTree, arguments: Arguments) -> Evidence:
     """Path and inode of the cgroup that the lease's first effect has just made."""
     ref = tree.find(int(arguments["lease"]), arguments["parent"])
@@ -60,7 +69,7 @@ class CgroupEffect:
             return {"exists": True}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        ref = ref_of(evidence) or self._tree.find(int(arguments["lease"]), arguments["parent"])
+        ref = recorded(self._tree, arguments, evidence)
         if ref is None:
             return {"removed": "was never made"}
         try:
@@ -93,11 +102,15 @@ class OccupantsEffect:
         return {}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        ref = ref_of(evidence)
+        ref = recorded(self._tree, arguments, evidence)
         if ref is None:
             return {"populated": "nobody could enter yet"}
         try:
             with self._tree.open(ref) as cgroup:
+                if not cgroup.populated():
+                    # A supervisor whose agent died may still start its command in here: it is to touch no GPU
+                    # between the proofs that follow and the cgroup's end.
+                    cgroup.freeze()
                 populated, asked = cgroup.populated(), None
                 if populated:
                     asked = self._farewell.bid(cgroup)
@@ -161,13 +174,13 @@ class DmemEffect:
         return {**read, "holds": {"memory": Memory.KERNEL}} if self._holds(regions) else read
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        ref = ref_of(evidence)
         if arguments.get("shared"):
             return {"current": "counted in the job's own cgroup"}
+        ref = recorded(self._tree, arguments, evidence)
         used = self._dmem.current(ref) if ref else {}
         charged = {region: used[region] for region in arguments["regions"] if used.get(region)}
-        if charged:
-            return Pending(f"{evidence['path']}: VRAM is still charged: {charged}")
+        if ref and charged:
+            return Pending(f"{ref.path}: VRAM is still charged: {charged}")
         return {"current": 0}
 
     def _holds(self, regions: Iterable[str]) -> bool:

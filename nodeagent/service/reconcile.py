@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
+from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import DeviceState, Inventory
 from nodeagent.domain.errors import AgentError
@@ -24,6 +24,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import REMEMBERED_NS
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.changes import Changes
+from nodeagent.service.differences import Differences
 from nodeagent.service.grant import Granter
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
@@ -60,6 +61,7 @@ class Reconciler:
         granter: Granter,
         releaser: Releaser,
         changes: Changes,
+        differences: Differences,
         tree: CgroupTree | None,
         periods: Periods = Periods(),
         beat: Callable[[], None] = lambda: None,
@@ -72,7 +74,7 @@ class Reconciler:
         self._granter = granter
         self._releaser = releaser
         self._changes = changes
-        self._tree = tree
+        self._differences = differences
         self._periods = periods
         self._beat = beat
         self._looks = dict(looks)  # what the means want done at each look, by name
@@ -82,7 +84,6 @@ class Reconciler:
         self._vigil = Vigil(self.wake, tree)
         self._last_ns: dict[str, int] = {}
         self._failing: dict[tuple[str, int], str] = {}  # step, and lease or 0
-        self._strangers: tuple[str, ...] = ()
 
     def wake(self) -> None:
         self._wake.set()
@@ -99,15 +100,11 @@ class Reconciler:
             self._thread.join(timeout=5)
         self._vigil.stop()
 
-    def strangers(self) -> tuple[str, ...]:
-        """Populated lease cgroups that the ledger does not know: grants stop while there are any."""
-        return self._strangers
-
     def run_once(self) -> None:
         """One look at everything. A fault in one part does not keep the others from their turn."""
         if self._due("look", self._periods.look):
             # What no change of the ledger announces.
-            for look in (self._topology, self._cgroups, self._drains):
+            for look in (self._topology, self._compare, self._drains):
                 self._guarded(look, look.__name__.strip("_"))
             for name, further in self._looks.items():
                 self._guarded(further, name)
@@ -163,8 +160,8 @@ class Reconciler:
         if self._survey.rescan_if_changed():
             self._changes.announce()
 
-    def _cgroups(self) -> None:
-        self._strangers = self._find_strangers(self._tree) if self._tree else ()
+    def _compare(self) -> None:
+        self._differences.look()
 
     def _drains(self) -> None:
         over = [(drain.device, why) for drain in self._ledger.drains() if (why := self._drain_over(drain))]
@@ -182,22 +179,6 @@ class Reconciler:
             return "the node was rebooted, and with it ended the clock that its time counts by"
         return "its time is up" if self._clock.boot_ns() >= drain.until_ns else None
 
-    def _find_strangers(self, tree: CgroupTree) -> tuple[str, ...]:
-        # First the cgroups: a lease is in the ledger before its cgroup is made, and until it is empty.
-        existing = tree.existing()
-        known = {lease.id for lease in self._ledger.live()} | {h.lease for h in self._ledger.held()}
-        return tuple(
-            ref.path for lease, ref in existing.items() if lease not in known and self._populated(tree, ref)
-        )
-
-    @staticmethod
-    def _populated(tree: CgroupTree, ref: CgroupRef) -> bool:
-        try:
-            with tree.open(ref) as cgroup:
-                return cgroup.populated()
-        except FileNotFoundError:
-            return False
-
     def _leases(self) -> None:
         live = self._ledger.live()
         inventory = self._survey.inventory()
@@ -214,12 +195,11 @@ class Reconciler:
             return
         if lease.state is LeaseState.QUEUED:
             self._queued(lease)
-        elif dead := self._anchors.dead(lease):
-            log.info("holder gone", lease=lease.id, why=dead)
-            self._releaser.end(lease.id, uid=None, reason=dead, kind="reaped")
+        elif self._anchors.dead(lease):
+            self._releaser.reap(lease.id, self._anchors.dead)
         elif lost:
             self._releaser.end(lease.id, uid=None, reason=lost, kind="lost")
-        elif lease.state is LeaseState.PREPARING:
+        elif lease.state is LeaseState.PREPARING and not self._differences.strangers():
             self._granter.prepare(lease.id)
 
     def _queued(self, lease: Lease) -> None:
@@ -229,7 +209,12 @@ class Reconciler:
             self._releaser.end(lease.id, uid=None, reason=over)
 
     def _queue(self) -> None:
-        """Grant those who wait, by priority, then age; one that does not fit holds up nobody behind it."""
+        """Grant those who wait, by priority, then age; one that does not fit holds up nobody behind it.
+
+        Nobody while there are strangers: after the restore of a backup, what is free in it may be theirs.
+        """
+        if self._differences.strangers():
+            return
         order = list(Priority)
         waiting = [lease for lease in self._ledger.live() if lease.state is LeaseState.QUEUED]
         for lease in sorted(waiting, key=lambda lease: (order.index(lease.request.priority), lease.id)):

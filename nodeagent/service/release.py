@@ -79,6 +79,20 @@ class Releaser:
             self.clean(lease_id)
         self._changes.announce(lease_id)
 
+    def reap(self, lease_id: int, dead: Callable[[Lease], str | None]) -> None:
+        """End *lease_id* if *dead* says so of it as it is now, and why.
+
+        What was read before may be old: since then somebody may have attached, or renewed, and been told so.
+        """
+        with self._locks.of(lease_id):
+            lease = self._ledger.lease(lease_id)
+            reason = None if lease is None or lease.state in ENDED else dead(lease)
+            began = reason is not None and self._begin(lease_id, uid=None, reason=reason, kind="reaped")
+        if began:
+            log.info("holder gone", lease=lease_id, why=reason)
+            self.clean(lease_id)
+            self._changes.announce(lease_id)
+
     def clean(self, lease_id: int) -> Future[None]:
         """Clean a releasing lease in the background, once at a time."""
         return self._submit(lease_id, self._clean)

@@ -39,3 +39,15 @@ def test_without_systemd_in_charge_there_is_none(tmp_path: Path) -> None:
     assert find_systemd(Path("/sys/fs/cgroup"), booted=tmp_path / "none", private=tmp_path) is None
     assert find_systemd(Path("/sys/fs/cgroup"), booted=tmp_path, private=tmp_path / "none") is None
     assert find_systemd(tmp_path, booted=tmp_path, private=tmp_path) is None
+
+
+def test_the_slices_that_run_are_listed_by_name(tmp_path: Path) -> None:
+    """Whatever columns follow; those that are loaded but do not run are not asked for."""
+    systemd = fake(
+        tmp_path, f'echo "$@" > {tmp_path}/said; echo "gpulease-7.slice loaded active active A slice"'
+    )
+    assert systemd.slices("gpulease-*.slice") == {"gpulease-7.slice"}
+    assert (tmp_path / "said").read_text().split()[2:] == [
+        *("--type=slice", "--state=active", "--plain", "--no-legend", "--no-pager"),
+        *("list-units", "--", "gpulease-*.slice"),
+    ]

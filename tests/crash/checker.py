@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from .ledger_copy import PASSING, Lease, Ledger
-from .outside import Outside
+from .outside import Limits, Outside
 
 
 def at_any_instant(ledger: Ledger, outside: Outside) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _same(what: str, wanted: Collection[int], found: Collection[int]) -> Iterato
 def _as_recorded(lease: Lease, outside: Outside) -> Iterator[str]:
     if lease.cgroup != (found := outside.cgroups.get(lease.id)):
         yield f"lease {lease.id}: its cgroup is {found}, and the ledger says {lease.cgroup}"
-    wanted = (lease.id, len(lease.slices), tuple(_shown(one.vram_bytes) for one in lease.slices))
+    wanted = Limits(lease.id, tuple((_shown(one.vram_bytes), len(one.cus)) for one in lease.slices))
     if outside.limits.get(lease.id, wanted) != wanted:
         yield f"lease {lease.id}: its limits are {outside.limits[lease.id]}, not {wanted}"
 

@@ -25,6 +25,7 @@ GIB = 1 << 30
 TTL_SECONDS = (30, 120, 900)
 START_KILLED, VERB_KILLED = 0.3, 0.6
 POWER_LOST = 0.5  # of the deaths
+SOMETHING_MEANWHILE = 0.25  # of the starts
 FIRST_GUESS = 40  # calls of a verb that was never counted
 LOOKS = frozenset(
     {"start", "migrate", "reconcile", "reap"}
@@ -103,6 +104,7 @@ class Harness:
     # -- one life -------------------------------------------------------------------------------------
 
     def _live(self, world: World) -> None:
+        self._meanwhile(world)
         ledger = world.ledger()
         running = world.spawn()
         lived: list[str] = []
@@ -136,6 +138,17 @@ class Harness:
             world.lose_power()
             self._word.rebooted()
         world.clock.now_ns += SECOND_NS
+
+    def _meanwhile(self, world: World) -> None:
+        """While no agent runs, a holder may end or time pass: what is half done is then to be undone."""
+        if self._chance.random() > SOMETHING_MEANWHILE:
+            return
+        holders = [promise.holder for promise in self._word.live()]
+        holders += [asked["holder"] for asked in self._word.unanswered.values()]
+        if holders and self._chance.random() < 0.7:
+            self._chance.choice(holders).end()
+        else:
+            world.clock.now_ns += self._chance.choice(TTL_SECONDS) * SECOND_NS
 
     def _died(self, last: tuple[str, str, Kill], call: str | None) -> None:
         verb, state, kill = last
@@ -178,6 +191,8 @@ class Harness:
     def _heard(
         self, world: World, verb: str, asked: dict[str, Any], answer: dict[str, Any], ledger: Ledger
     ) -> None:
+        if answer.get("fault") == "OutsideFault" and self._word.unanswered.pop(asked.get("request_id"), None):
+            return  # the same request again, and its lease ended before it was ready
         if "fault" in answer:
             self._found(verb, [f"fault: {answer['fault']}: {answer['why']}"])
         elif verb in LOOKS:
@@ -220,11 +235,12 @@ class Harness:
             if not promise.must_end(world.clock.now_ns + 5 * SECOND_NS)
         ]
         attachable = [each for each in live if not each.attached and each.holder.alive()]
+        repeatable = [asked for asked in self._word.unanswered.values() if asked["holder"].alive()]
         timed = [each for each in live if each.anchor == "ttl"]
-        mortal = [each for each in live if each.anchor in ("ttl", "process") or each.in_cgroup]
+        mortal = [each for each in live if each.anchor != "external"]
         choices: list[tuple[float, Callable[[], tuple[str, dict[str, Any]]]]] = [
             (3.0 if len(live) < MOST_LIVE else 0.0, lambda: self._grant(world)),
-            (3.0 if self._word.unanswered else 0.0, self._again),
+            (3.0 if repeatable else 0.0, lambda: self._again(repeatable)),
             (1.0, lambda: ("reconcile", {})),
             (0.7, lambda: self._backup(world)),
             (2.0 if attachable else 0.0, lambda: self._attach(attachable)),
@@ -238,7 +254,7 @@ class Harness:
     def _grant(self, world: World) -> tuple[str, dict[str, Any]]:
         uid = self._chance.choice(UIDS)
         anchor = self._chance.choice(("ttl", "process", "cgroup", *(("external",) if uid == 0 else ())))
-        holder = world.holder(uid)
+        holder = world.holder(uid, in_job=self._chance.random() < 0.5)
         return "grant", {
             "holder": holder,
             "uid": uid,
@@ -250,9 +266,9 @@ class Harness:
             "vram_bytes": self._chance.randint(1, 3) * GIB // 2,
         }
 
-    def _again(self) -> tuple[str, dict[str, Any]]:
+    def _again(self, asked: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         """The same request, as a client whose answer never came sends it."""
-        return "grant", self._word.unanswered[self._chance.choice(list(self._word.unanswered))]
+        return "grant", self._chance.choice(asked)
 
     def _backup(self, world: World) -> tuple[str, dict[str, Any]]:
         target = world.base / f"backup-{next(self._names)}"

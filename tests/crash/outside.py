@@ -24,11 +24,19 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a lease's limits say of it."""
+
+    lease: int
+    devices: tuple[tuple[int, int], ...]  # bytes, and how many CUs are in the mask
+
+
+@dataclass(frozen=True, slots=True)
 class Outside:
     """What there is outside the ledger."""
 
     cgroups: dict[int, str]  # by lease, as seen from the mount
-    limits: dict[int, tuple[int, int, tuple[int, ...]]]  # by lease: the id it says, and bytes of each device
+    limits: dict[int, Limits]  # by lease
     usage: frozenset[int]
     acls: dict[str, frozenset[int]]  # uids let in, by device node
     strays: tuple[str, ...]  # what no lease can have
@@ -65,19 +73,18 @@ def _cgroups(places: Places, strays: list[str]) -> dict[int, str]:
     return found
 
 
-def _limits(directory: Path, strays: list[str]) -> dict[int, tuple[int, int, tuple[int, ...]]]:
+def _limits(directory: Path, strays: list[str]) -> dict[int, Limits]:
     found = {}
     for lease in _numbers(directory, strays):
         files = sorted(path.name for path in (directory / str(lease)).iterdir())
-        if files != ["limits"]:
-            strays.append(f"{directory / str(lease)} holds {files}")
-            continue
-        content = (directory / str(lease) / "limits").read_bytes()
-        _, _, size, says, _, devices, _, _, _ = _LIMITS.unpack_from(content)
-        told = [_DEVICE.unpack_from(content, _LIMITS.size + at * _DEVICE.size) for at in range(devices)]
-        if size != len(content):
-            strays.append(f"{directory / str(lease)}: {len(content)} bytes that say {size}")
-        found[lease] = (says, devices, tuple(device[2] for device in told))
+        if files == ["limits"]:
+            content = (directory / str(lease) / "limits").read_bytes()
+            _, _, size, says, _, count, *_ = _LIMITS.unpack_from(content)
+            devices = [_DEVICE.unpack_from(content, _LIMITS.size + at * _DEVICE.size) for at in range(count)]
+            masks = [int.from_bytes(device[-1], "little").bit_count() for device in devices]
+            found[lease] = Limits(says, tuple((one[2], cus) for one, cus in zip(devices, masks, strict=True)))
+        if files != ["limits"] or size != len(content):
+            strays.append(f"{directory / str(lease)} holds {files}, or not what it says")
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.crash.checker import at_any_instant, when_settled
 from tests.crash.ledger_copy import Lease, Ledger, Slice, cus_of
-from tests.crash.outside import Outside
+from tests.crash.outside import Limits, Outside
 from tests.crash.word import Holder, Promise, Word
 
 GIB = 1 << 30
@@ -20,7 +20,7 @@ SLICE = Slice("renderD128/0", 1, "pool", frozenset({0, 1}), False, GIB, 1, "held
 LEASE = Lease(7, "active", 1000, "ttl", True, 200, "/x-7.slice", (SLICE,), (("hook", "verified"),))
 OTHER = replace(LEASE, id=8, cgroup="/x-8.slice", slices=(replace(SLICE, cus=frozenset({2, 3})),))
 FREE = replace(LEASE, state="released", slices=(replace(SLICE, state="free"),))
-LIMITS = (GIB - (64 << 20),)
+HELD = GIB - (64 << 20)  # of a GiB, by the hook
 
 
 def ledger(*leases: Lease, pool: int = 2 * GIB, slots: int = 2) -> Ledger:
@@ -34,7 +34,7 @@ def outside(*leases: int, uids: frozenset[int] = frozenset({1000})) -> Outside:
     """As an agent leaves it that holds *leases*."""
     return Outside(
         {lease: f"/x-{lease}.slice" for lease in leases},
-        {lease: (lease, 1, LIMITS) for lease in leases},
+        {lease: Limits(lease, ((HELD, 2),)) for lease in leases},
         frozenset(leases),
         {"kfd": uids, "renderD128": uids},
         (),
@@ -65,8 +65,13 @@ WRONG = {
     "no limits": (ledger(LEASE), replace(outside(7), limits={}), "lease 7 is active without the hook's l"),
     "other limits": (
         ledger(LEASE),
-        replace(outside(7), limits={7: (7, 1, (GIB,))}),
+        replace(outside(7), limits={7: Limits(7, ((GIB, 2),))}),
         "lease 7: its limits",
+    ),
+    "another mask": (
+        ledger(LEASE),
+        replace(outside(7), limits={7: Limits(7, ((HELD, 3),))}),
+        "lease 7: its l",
     ),
     "another cgroup": (ledger(LEASE), replace(outside(7), cgroups={7: "/y"}), "lease 7: its cgroup is /y"),
     "an open door": (ledger(LEASE), outside(7, uids=frozenset({1000, 1001})), "ACL: kfd lets in"),

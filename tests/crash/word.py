@@ -17,6 +17,7 @@ class Holder:
 
     process: subprocess.Popen[bytes]
     uid: int
+    ended: bool = False  # by the harness
 
     @property
     def pid(self) -> int:
@@ -26,6 +27,7 @@ class Holder:
         return self.process.poll() is None
 
     def end(self) -> None:
+        self.ended = True
         self.process.kill()
         self.process.wait()
 
@@ -63,7 +65,7 @@ class Promise:
     def must_end(self, now_ns: int) -> bool:
         """Whether it has no right to live on."""
         overdue = all(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
-        gone = not self.holder.alive() and (self.anchor == "process" or self.in_cgroup)
+        gone = not self.holder.alive() and self.anchor in ("process", "cgroup")
         return self.ended or overdue or gone
 
     def settle_attach(self, row: Lease) -> None:
@@ -78,7 +80,12 @@ class Promise:
         self.may_end = self.renewing = self.attaching = False
 
     def may_end_at(self, now_ns: int) -> bool:
-        return self.may_end or any(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
+        unseen = self.attaching and not self.holder.alive()
+        return (
+            self.may_end
+            or unseen
+            or any(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
+        )
 
 
 @dataclass
@@ -156,7 +163,7 @@ class Word:
             yield f"lost: {told} was renewed to {promise.deadlines}, and ends at {row.deadline_ns}"
         if row.cgroup != promise.cgroup:
             yield f"{told} was told {promise.cgroup}, and has {row.cgroup}"
-        if promise.attached and holder.cgroup() != promise.cgroup:
+        if promise.attached and not holder.ended and holder.cgroup() != promise.cgroup:
             yield f"disturbed: process {holder.pid} of {told} is in {holder.cgroup()}"
         if promise.in_cgroup and not row.armed:
             yield f"lost: {told} was attached to, and waits for its holder"

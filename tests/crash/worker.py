@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import logging
 import os
 import select
 import sys
 from pathlib import Path
 
+import structlog
+
 from . import subject
 from .harness import Harness
 from .mutants import MUTANTS
+from .warm import warm_up
 
 
 def main() -> None:
@@ -22,9 +26,11 @@ def main() -> None:
     parser.add_argument("--mutant", choices=sorted(MUTANTS))
     given = parser.parse_args()
     mount_own()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     subject.without_threads()
     if given.mutant:
         MUTANTS[given.mutant]()
+    warm_up(given.tracer)
     print(f"seed {given.seed}", flush=True)
     harness = Harness(given.tracer, given.seed, power=given.power, say=lambda line: print(line, flush=True))
     try:

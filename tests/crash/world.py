@@ -71,6 +71,7 @@ class World:
         self.base = RUN / f"crash-{secrets.token_hex(6)}"
         self.state, self.root = self.base / "state", self.base / "machine"
         self._surviving = self.base / "surviving"
+        self._job = cgroup2_mount() / self.base.name.replace("crash", "crashjob")
         for directory in (self.base, self.state, self._surviving):
             directory.mkdir(mode=0o700)
         self.clock = subject.Clock("boot-0", FIRST_NS)
@@ -78,25 +79,28 @@ class World:
         self._machine = machine.find(MACHINE)
         machine.materialise(self._machine, self.root)
         self._make_nodes()
+        self._job.mkdir()
         stem = wiring.instance(self.state).removesuffix(".slice")
         self.places = Places(cgroup2_mount(), stem, HOOK, self.root / "dev")
         kept = {"state": self.state, "surviving": self._surviving} if keeps else {}
         self._tracer = Tracer(tracer, **kept)
         self._built: wiring.Built | None = None
 
-    def spawn(self) -> Running:
-        """A fresh agent process that stops at each state-changing call; it has not started yet."""
+    def build(self) -> wiring.Built:
+        """The agent of this boot, which has not started yet."""
         if self._built is None:
             self._built = subject.build(self.state, self.root, self._machine, self.clock)
+        return self._built
+
+    def spawn(self) -> Running:
+        """A fresh agent process that stops at each state-changing call; it has not started yet."""
+        built = self.build()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             try:
                 ours.close()
-                silence = os.open(os.environ.get("CRASH_LOG", "/dev/null"), os.O_WRONLY | os.O_APPEND)
-                os.dup2(silence, 1)
-                os.dup2(silence, 2)
-                subject.serve(self._built, self.clock, theirs, self._tracer.filter)
+                subject.serve(built, self.clock, theirs, self._tracer.filter)
             finally:
                 os._exit(0)
         theirs.close()
@@ -114,9 +118,11 @@ class World:
         os.waitpid(running.pid, 0)
         return traced
 
-    def holder(self, uid: int) -> Holder:
-        """A new sleeping process of *uid*."""
+    def holder(self, uid: int, *, in_job: bool = False) -> Holder:
+        """A new sleeping process of *uid*; one in a job's cgroup gets its leases nested there."""
         process = subprocess.Popen(["sleep", "infinity"], user=uid, group=uid, extra_groups=[], cwd="/")
+        if in_job:
+            (self._job / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
         self.holders.append(Holder(process, uid))
         return self.holders[-1]
 
@@ -133,6 +139,7 @@ class World:
         self.holders.clear()
         self._clear_outside()
         self._make_nodes()
+        self._job.mkdir()
         names = self._surviving / "names"
         entries = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
         shutil.rmtree(self.state)
@@ -175,11 +182,11 @@ class World:
             os.mknod(self.root / f"dev/dri/renderD{minor}", 0o20666, os.makedev(DRM_MAJOR, minor))
 
     def _clear_outside(self) -> None:
-        own = self.places.mount / f"{self.places.stem}.slice"
-        if own.exists():
-            (own / "cgroup.kill").write_text("1", encoding="ascii")
-            for directory in _innermost_first(own):
-                _remove(directory)
+        for top in (self.places.mount / f"{self.places.stem}.slice", self._job):
+            if top.exists():
+                (top / "cgroup.kill").write_text("1", encoding="ascii")
+                for directory in _innermost_first(top):
+                    _remove(directory)
         for space in (HOOK / "usage").glob("*"):
             if space.is_mount():
                 subprocess.run(["umount", space], check=True)

@@ -98,6 +98,15 @@ def test_a_segment_of_its_own_outlives_no_session() -> None:
     assert judge(SEGMENT, busy).removes
 
 
+def test_what_roots_services_make_is_not_told_of() -> None:
+    """They make shared memory all the time: it is root's leases' only where its creator was seen in one."""
+    scene = replace(SCENE, uid=0, users=Users(session=(1,)))
+    roots = [replace(found, uid=0, creator_uid=0) for found in ALL]
+    assert [judge(found, scene).removes for found in roots] == [True, False, False]
+    assert not any(judge(found, replace(scene, lives=())).in_doubt for found in roots)
+    assert judge(replace(roots[0], attached=1), scene).in_doubt
+
+
 def test_whole_seconds_do_not_tell_against_a_lease() -> None:
     """Made in the second in which the lease or its creator began: what was there before is on record."""
     assert judge(replace(SEGMENT, created=1_004.0), SCENE).removes

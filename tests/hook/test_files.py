@@ -49,6 +49,17 @@ def test_both_sides_have_the_same_layout() -> None:
     assert slot_lock(3) == (1 << 40) + 4
 
 
+def test_removal_takes_half_made_files_along(node: Node) -> None:
+    """What a crash left of the making goes with the lease, and so does its directory."""
+    node.lease(MIB, uid=USER)
+    limits, usage = node.files.limits_path(LEASE), node.usage
+    halves = [path.with_name(f"{path.name}.new") for path in (limits, usage)]
+    for half in halves:
+        half.touch()
+    node.files.remove(LEASE)
+    assert not [path for path in (*halves, limits, usage, limits.parent) if path.exists()]
+
+
 def test_the_files_are_roots_and_the_holders(node: Node) -> None:
     """Limits are root's and closed to writing; usage is the holder's alone; directories are root's."""
     node.lease(MIB, uid=USER)

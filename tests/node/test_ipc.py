@@ -15,8 +15,8 @@ from nodeagent.domain.ipc import Found, Kind
 
 pytestmark = [pytest.mark.root, pytest.mark.cgroup2]
 
-# Of these tests alone: other tests' processes would be sessions of theirs.
-USER, NEIGHBOUR = 47_321, 47_322
+# Of this run alone: another one's processes would be sessions of theirs.
+USER, NEIGHBOUR = 550_000_000 + os.getpid(), 560_000_000 + os.getpid()
 RUN = ("run", "--cu", "25%", "--vram", "1G", "--")
 LEAVE = """
 import ctypes, os, sys

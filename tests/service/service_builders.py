@@ -27,6 +27,7 @@ from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
+from nodeagent.service.differences import Differences
 from nodeagent.service.effects import Journal
 from nodeagent.service.grant import Granter
 from nodeagent.service.launch import Launcher
@@ -85,7 +86,8 @@ class House:
         self.anchors = Anchors(AnchorLimits(), clock, tree)
         settings = Config(state=State(directory=state), release=KILL, closure=OPEN, **config or {})
         absent = HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
-        ground = Ground(node, clock, tree, None, hook or absent, self.in_use, scanner.idle)
+        self.hook = hook or absent
+        ground = Ground(node, clock, tree, None, self.hook, self.in_use, scanner.idle)
         self.tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
         self.journal = Journal(self.ledger, {**self.tiers.effects, **scripted})
@@ -122,6 +124,7 @@ class House:
             locks,
             self.changes,
         )
+        self.differences = Differences(self.ledger, clock, tree, None, self.hook)
         self.reconciler = Reconciler(
             self.ledger,
             clock,
@@ -130,6 +133,7 @@ class House:
             self.granter,
             self.releaser,
             self.changes,
+            self.differences,
             tree,
             periods,
             looks=self.tiers.looks,
@@ -157,7 +161,7 @@ class House:
                 told=self.journal.told,
                 left=self.tiers.leftovers.view if self.tiers.leftovers else None,
                 tiers=self.planner.tiers,
-                strangers=self.reconciler.strangers,
+                strangers=self.differences.strangers,
             )
         )
 

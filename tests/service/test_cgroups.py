@@ -14,6 +14,8 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.domain.errors import LedgerUnavailable, NotAllowed
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
 from nodeagent.domain.records import EffectState
+from nodeagent.service.cgroup_effects import OCCUPANTS, OccupantsEffect
+from nodeagent.service.effects import Pending
 from nodeagent.service.reconcile import Periods
 
 pytestmark = pytest.mark.cgroup2
@@ -186,6 +188,52 @@ def test_a_stranger_stops_grants_and_is_not_killed(build, tree: CgroupTree, chil
     child.wait()
     home.look()
     assert home.grant(cus=8)
+
+
+def test_a_stranger_stops_what_waits_and_what_was_being_prepared(
+    build, tree: CgroupTree, effect, children
+) -> None:
+    """As after the restore of a backup: what was queued or half granted then may be the stranger's by now."""
+    home = build(tree=tree, effect=effect, timeout=20)
+    effect.script = {"apply": [DeathError()]}
+    with pytest.raises(DeathError):
+        home.agent.grant(admin(), order_of(cus=64))
+    neighbour, waiting = home.grant(cus=64), home.grant(cus=64, wait=3600)
+    half = next(one for one in home.ledger.live() if one.state is LeaseState.PREPARING)
+    home.die()
+    child = children.sleeper()
+    with tree.open(tree.create(900_000)) as cgroup:
+        cgroup.move(child.pid)
+    home = build(tree=tree, effect=effect, timeout=20)
+    home.release(neighbour)
+    home.look()
+    assert (home.state(half.id), home.state(waiting.id)) == (LeaseState.PREPARING, LeaseState.QUEUED)
+    child.kill()
+    child.wait()
+    home.look()
+    assert (home.state(half.id), home.state(waiting.id)) == (LeaseState.ACTIVE, LeaseState.ACTIVE)
+
+
+def test_whoever_enters_after_the_proof_runs_no_line(home: House, tree: CgroupTree, children) -> None:
+    """A supervisor outlives its agent, and may start its command late: that is frozen, and killed."""
+    lease, child = home.grant(cus=8, anchor=CGROUP), children.sleeper()
+    (record,) = (one for one in home.ledger.effects(lease.id) if one.kind == OCCUPANTS)
+    proved = OccupantsEffect(tree).undo(record.arguments, record.evidence or {})
+    assert proved == {"populated": False}
+    home.enter(lease, child.pid)
+    with tree.open(tree.resolve(lease.cgroup)) as cgroup:
+        until(lambda: "frozen 1" in (cgroup.read("cgroup.events") or ""))
+    assert home.release(lease).state is LeaseState.RELEASED
+    assert child.wait(20) == -9
+
+
+def test_occupants_go_also_where_the_journal_knows_no_cgroup(home: House, tree: CgroupTree, children) -> None:
+    """As in a backup from before the lease was active: the cgroup is found by its name, and emptied."""
+    lease, child = home.grant(cus=8, anchor=CGROUP), children.sleeper()
+    home.enter(lease, child.pid)
+    (record,) = (one for one in home.ledger.effects(lease.id) if one.kind == OCCUPANTS)
+    assert isinstance(OccupantsEffect(tree).undo(record.arguments, {}), Pending)
+    assert child.wait(20) == -9
 
 
 def test_an_empty_cgroup_without_a_lease_stops_nothing(build, tree: CgroupTree) -> None:

@@ -157,6 +157,14 @@ def test_charged_memory_keeps_the_slice(plain_tree: CgroupTree) -> None:
     assert effect.undo(arguments, evidence) == {"current": 0}
 
 
+def test_memory_is_proved_back_also_where_the_journal_knows_no_cgroup(plain_tree: CgroupTree) -> None:
+    """As in a backup from before the lease was active: its cgroup is found by its name."""
+    dmem = FakeDmem()
+    arguments = dmem_arguments(plain_tree)
+    dmem.used = {"drm/a/vram": 4096}
+    assert isinstance(DmemEffect(plain_tree, dmem).undo(arguments, {}), Pending)
+
+
 def test_undoing_what_was_never_made_is_proof(plain_tree: CgroupTree) -> None:
     """A journal that was planned and not applied is undone without a trace."""
     arguments = {"lease": 8, "parent": None, "limits": {}, "regions": {}}

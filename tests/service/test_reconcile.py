@@ -21,7 +21,7 @@ from service_world import TurnedClock
 
 from nodeagent.domain.device import DeviceState
 from nodeagent.domain.errors import LedgerUnavailable
-from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
+from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState, SliceState
 from nodeagent.service.reconcile import Periods
 
 
@@ -49,6 +49,24 @@ def test_a_renewal_counts_from_now(house: House, clock: TurnedClock) -> None:
     house.agent.renew(user(), lease.id, 1000)
     clock.turn(900)
     house.look()
+    assert house.state(lease.id) is LeaseState.ACTIVE
+
+
+def test_a_renewal_during_the_look_counts(house: House, clock: TurnedClock, monkeypatch) -> None:
+    """What was answered with a new time is not reaped by what the look had read before."""
+    lease, dead, asked = house.grant(user(), cus=8, ttl=100), house.anchors.dead, []
+
+    def dead_then_renewed(known: Lease) -> str | None:
+        reason = dead(known)
+        if not asked:
+            asked.append(reason)
+            house.agent.renew(user(), lease.id)
+        return reason
+
+    clock.turn(100)
+    monkeypatch.setattr(house.anchors, "dead", dead_then_renewed)
+    house.look()
+    assert asked == ["its time is up"]
     assert house.state(lease.id) is LeaseState.ACTIVE
 
 
@@ -254,7 +272,7 @@ def test_a_scan_that_the_ledger_could_not_take_is_repeated(house: House, monkeyp
     assert [event.kind for event in house.ledger.events()[before:]] == ["rescanned"]
 
 
-@pytest.mark.parametrize("step", ["_topology", "_cgroups", "_drains", "_leases", "_queue", "_quarantine"])
+@pytest.mark.parametrize("step", ["_topology", "_compare", "_drains", "_leases", "_queue", "_quarantine"])
 def test_a_fault_in_one_step_does_not_stop_others(build, clock: TurnedClock, monkeypatch, step) -> None:
     """Whatever step fails, those after it and before it have had their turn."""
     house = build()
@@ -263,7 +281,7 @@ def test_a_fault_in_one_step_does_not_stop_others(build, clock: TurnedClock, mon
     def fail() -> None:
         raise outside()
 
-    for name in ("_topology", "_cgroups", "_drains", "_leases", "_queue", "_quarantine"):
+    for name in ("_topology", "_compare", "_drains", "_leases", "_queue", "_quarantine"):
         monkeypatch.setattr(
             house.reconciler, name, fail if name == step else lambda name=name: done.append(name)
         )

@@ -10,8 +10,8 @@ from pathlib import Path
 from nodeagent.adapters.ipc import IpcSpace
 from nodeagent.domain.ipc import Found, Kind
 
-# Of these tests alone: other tests' processes would be sessions of theirs.
-UID, OTHER = 47_301, 47_302
+# Of this run alone: another one's processes would be sessions of theirs.
+UID, OTHER = 510_000_000 + os.getpid(), 520_000_000 + os.getpid()
 CREATE, MODE = 0o1000, 0o600
 RMID = 0
 

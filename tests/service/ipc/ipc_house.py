@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import Any
 
@@ -14,8 +15,8 @@ from nodeagent.domain.lease import AnchorKind, Lease
 from nodeagent.service.census import Census
 from nodeagent.service.leftovers import Leftovers
 
-# Of these tests alone: other tests' processes would be sessions of theirs.
-UID, OTHER = 47_311, 47_312
+# Of this run alone: another one's processes would be sessions of theirs.
+UID, OTHER = 530_000_000 + os.getpid(), 540_000_000 + os.getpid()
 CGROUP = AnchorKind.CGROUP
 # Makes what each line of its input asks for, and says so; ends with its input.
 MAKER = """

@@ -1,0 +1,155 @@
+"""Looks for what differs between node and ledger, takes the actions that the plan names, and looks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
+from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.systemd import Systemd
+from nodeagent.domain.clock import SECOND_NS, Clock
+from nodeagent.domain.errors import AgentError
+from nodeagent.domain.reconcile import Action, SeenCgroup, Snapshot, Step, plan
+from nodeagent.ledger.ledger import Ledger
+
+log = structlog.get_logger()
+
+UNITS_SECONDS = 60  # between two looks at systemd's units, for which a program is started
+UNSEEN = "the node was not compared with the ledger yet"
+
+
+class Differences:
+    """Each difference is told when it is new, and again when its action did not take; not at every look.
+
+    *tree* is None where no cgroups can be made, *systemd* beside another init.
+    """
+
+    def __init__(
+        self, ledger: Ledger, clock: Clock, tree: CgroupTree | None, systemd: Systemd | None, hook: HookFiles
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._tree = tree
+        self._systemd = systemd
+        self._hook = hook
+        self._units_ns: int | None = None
+        self._told: dict[tuple[Action, int], str] = {}
+        self._strangers: tuple[str, ...] = (UNSEEN,)
+        self._takes: Mapping[Action, Callable[[int], bool]] = {
+            Action.STOP_UNIT: self._stop_unit,
+            Action.REMOVE_CGROUP: self._remove_cgroup,
+            Action.REMOVE_HOOK_FILES: self._remove_hook_files,
+        }
+
+    def strangers(self) -> tuple[str, ...]:
+        """Why grants stop: somebody may be using what the ledger takes for free."""
+        return self._strangers
+
+    def look(self) -> None:
+        """Compare, act, and compare again. Raises OutsideFault or LedgerUnavailable where it cannot."""
+        units = self._units_due()
+        steps = plan(self._snapshot(units))
+        faults: dict[Step, str] = {}
+        done = [step for step in steps if self._take(step, faults)]
+        if any(step.action in self._takes for step in steps):
+            steps = plan(self._snapshot(units))
+        self._note([step for step in done if step not in steps])
+        self._tell(steps, faults)
+        self._strangers = tuple(step.why for step in steps if step.stops_grants)
+
+    def _units_due(self) -> bool:
+        now = self._clock.boot_ns()
+        if self._units_ns is not None and now - self._units_ns < UNITS_SECONDS * SECOND_NS:
+            return False
+        self._units_ns = now
+        return True
+
+    def _snapshot(self, units: bool) -> Snapshot:
+        cgroups = self._tree.existing() if self._tree else {}
+        running = self._units() if units else frozenset()
+        hooked = self._hook.leases()
+        known = self._known()
+        return Snapshot(
+            known=known,
+            cgroups={lease: self._seen(ref) for lease, ref in cgroups.items() if lease not in known},
+            units=running,
+            hooked=hooked,
+        )
+
+    def _known(self) -> frozenset[int]:
+        live = {lease.id for lease in self._ledger.live()}
+        return frozenset(live | {held.lease for held in self._ledger.held()} | self._ledger.unfinished())
+
+    def _units(self) -> frozenset[int]:
+        if self._tree is None or self._systemd is None:
+            return frozenset()
+        names = self._systemd.slices(self._tree.names)
+        return frozenset(lease for name in names if (lease := self._tree.lease_of(name)) is not None)
+
+    def _seen(self, ref: CgroupRef) -> SeenCgroup:
+        return SeenCgroup(ref.path, ref.inode, self._populated(ref))
+
+    def _populated(self, ref: CgroupRef | None) -> bool:
+        if self._tree is None or ref is None:
+            return False
+        try:
+            with self._tree.open(ref) as cgroup:
+                return cgroup.populated()
+        except FileNotFoundError:
+            return False
+
+    def _take(self, step: Step, faults: dict[Step, str]) -> bool:
+        """Whether anything was done; why it could not be goes into *faults*."""
+        take = self._takes.get(step.action)
+        try:
+            return take is not None and take(step.lease)
+        except (AgentError, OSError) as fault:
+            faults[step] = str(fault)
+            return False
+
+    def _note(self, done: Sequence[Step]) -> None:
+        if not done:
+            return
+        with self._ledger.write(release=True) as tx:
+            for step in done:
+                data = {"action": step.action}
+                tx.event("reconciled", uid=None, lease=step.lease, reason=step.why, data=data)
+                log.info("reconciled", action=step.action, lease=step.lease, why=step.why)
+
+    def _tell(self, steps: Sequence[Step], faults: Mapping[Step, str]) -> None:
+        """Log what stays different, once."""
+        now = {(step.action, step.lease): faults.get(step, step.why) for step in steps}
+        for step in steps:
+            told = now[step.action, step.lease]
+            if self._told.get((step.action, step.lease)) == told:
+                continue
+            if step.action in self._takes:
+                log.error("an action did not take", action=step.action, lease=step.lease, why=told)
+            else:
+                log.warning("the node differs from the ledger", action=step.action, why=told)
+        for action, lease in self._told.keys() - now.keys():
+            log.info("a difference is gone", action=action, lease=lease)
+        self._told = now
+
+    # -- the actions: each says whether there was anything to do ------------------------------------
+
+    def _stop_unit(self, lease: int) -> bool:
+        if self._tree is None or self._systemd is None or self._populated(self._tree.find(lease)):
+            return False  # systemd would end who came in meanwhile
+        self._systemd.stop(self._tree.name(lease))
+        return True
+
+    def _remove_cgroup(self, lease: int) -> bool:
+        ref = self._tree.find(lease) if self._tree else None
+        if self._tree is None or ref is None:
+            return False
+        self._tree.remove(ref)
+        return True
+
+    def _remove_hook_files(self, lease: int) -> bool:
+        if lease not in self._hook.leases():
+            return False
+        self._hook.remove(lease)
+        return True

@@ -1,0 +1,66 @@
+"""The plan: which action each difference between node and ledger calls for, and which it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.domain.reconcile import Action, SeenCgroup, Snapshot, plan
+
+EMPTY = SeenCgroup("/gpulease.slice/gpulease-7.slice", 70, populated=False)
+POPULATED = SeenCgroup("/gpulease.slice/gpulease-7.slice", 70, populated=True)
+SEVEN = frozenset({7})
+
+
+@pytest.mark.parametrize(
+    ("seen", "actions"),
+    [
+        (Snapshot(), ()),
+        (Snapshot(known=SEVEN), ()),
+        (Snapshot(cgroups={7: EMPTY}), (Action.REMOVE_CGROUP,)),
+        (Snapshot(cgroups={7: POPULATED}), (Action.REPORT_CGROUP,)),
+        (Snapshot(hooked=SEVEN), (Action.REMOVE_HOOK_FILES,)),
+        (Snapshot(units=SEVEN), (Action.STOP_UNIT,)),
+        (Snapshot(cgroups={7: EMPTY}, units=SEVEN), (Action.STOP_UNIT, Action.REMOVE_CGROUP)),
+        (Snapshot(cgroups={7: POPULATED}, units=SEVEN, hooked=SEVEN), (Action.REPORT_CGROUP,)),
+        (Snapshot(known=SEVEN, cgroups={7: EMPTY}, units=SEVEN, hooked=SEVEN), ()),
+        (Snapshot(known=SEVEN, cgroups={7: POPULATED}), ()),
+    ],
+    ids=[
+        "nothing",
+        "a lease alone",
+        "an empty cgroup of none",
+        "a populated cgroup of none",
+        "hook files of none",
+        "a unit of none",
+        "a unit with its cgroup",
+        "all of none, under a process",
+        "all of a lease",
+        "a lease in use",
+    ],
+)
+def test_each_difference_has_its_action(seen: Snapshot, actions: tuple[Action, ...]) -> None:
+    """Nothing is done to what a lease has, and nothing under a living process."""
+    assert tuple(step.action for step in plan(seen)) == actions
+
+
+def test_only_what_may_be_in_use_stops_grants() -> None:
+    """Somebody in a cgroup of no lease does; what is left without anybody does not."""
+    stops = {step.lease: step.stops_grants for step in plan(Snapshot(cgroups={7: POPULATED, 8: EMPTY}))}
+    assert stops == {7: True, 8: False}
+
+
+def test_actions_come_in_their_order_then_by_lease() -> None:
+    """Units of all leases are stopped before the first cgroup is removed."""
+    seen = Snapshot(cgroups={8: EMPTY, 7: EMPTY}, units=frozenset({8}), hooked=frozenset({7}))
+    assert [(step.action, step.lease) for step in plan(seen)] == [
+        (Action.STOP_UNIT, 8),
+        (Action.REMOVE_CGROUP, 7),
+        (Action.REMOVE_CGROUP, 8),
+        (Action.REMOVE_HOOK_FILES, 7),
+    ]
+
+
+def test_each_step_says_what_differs() -> None:
+    """The path of a cgroup, the lease of the rest."""
+    seen = Snapshot(cgroups={7: EMPTY}, units=SEVEN, hooked=SEVEN)
+    assert all(EMPTY.path in step.why or "lease 7" in step.why for step in plan(seen))

@@ -1,0 +1,156 @@
+"""Differences between node and ledger: found with the kernel's own cgroups, acted on once, told once."""
+
+from __future__ import annotations
+
+import pytest
+from service_builders import House
+from service_world import TurnedClock
+from structlog.testing import capture_logs
+
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.hook_format import HookDevice
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.lease import AnchorKind
+from nodeagent.service.differences import Differences
+
+pytestmark = pytest.mark.cgroup2
+DEVICE = HookDevice(gpu_id=1, render_minor=128, limit_bytes=1 << 30, device_cus=64, unit=1, cus=CuSet())
+
+
+class Units:
+    """systemd with these units."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+
+    def slices(self, pattern: str) -> frozenset[str]:
+        return frozenset(self.names)
+
+    def stop(self, name: str) -> None:
+        self.names.discard(name)
+
+
+def done(house: House) -> list[tuple[str, int | None]]:
+    """The actions that were taken, by the events that tell of them."""
+    return [
+        (event.data["action"], event.lease) for event in house.ledger.events() if event.kind == "reconciled"
+    ]
+
+
+def test_an_empty_cgroup_of_no_lease_is_removed(build, tree: CgroupTree) -> None:
+    """Told by one event, however often it is looked; a lease's own stays."""
+    home = build(tree=tree)
+    lease = home.grant(cus=8, anchor=AnchorKind.CGROUP)
+    tree.create(900_000)
+    home.look()
+    home.look()
+    assert set(tree.existing()) == {lease.id}
+    assert done(home) == [("remove_cgroup", 900_000)]
+
+
+def test_a_populated_cgroup_of_no_lease_is_told_once_and_left(build, tree: CgroupTree, children) -> None:
+    """It stops grants until it is empty, and goes then."""
+    home = build(tree=tree)
+    child = children.sleeper()
+    with tree.open(tree.create(900_000)) as cgroup:
+        cgroup.move(child.pid)
+    with capture_logs() as logs:
+        home.look()
+        home.look()
+    assert [entry["action"] for entry in logs if entry["event"] == "the node differs from the ledger"] == [
+        "report_cgroup"
+    ]
+    assert child.poll() is None
+    assert "900000.slice" in home.agent.unready()
+    child.kill()
+    child.wait()
+    home.look()
+    assert home.agent.unready() is None
+    assert tree.existing() == {}
+
+
+def test_hook_files_of_no_lease_are_removed(build, tree: CgroupTree, hook_files: HookFiles) -> None:
+    """Those that a crash left; a live lease's stay."""
+    home = build(tree=tree, hook=hook_files)
+    lease = home.grant(cus=8)
+    assert hook_files.leases() == {lease.id}
+    hook_files.prepare(90, 0, [DEVICE], strict=False)
+    home.look()
+    assert hook_files.leases() == {lease.id}
+    assert done(home) == [("remove_hook_files", 90)]
+
+
+def test_hook_files_stay_under_a_process(build, tree: CgroupTree, hook_files: HookFiles, children) -> None:
+    """A program whose lease the ledger lost keeps its limits for as long as it runs."""
+    home = build(tree=tree, hook=hook_files)
+    child = children.sleeper()
+    with tree.open(tree.create(90)) as cgroup:
+        cgroup.move(child.pid)
+    hook_files.prepare(90, 0, [DEVICE], strict=False)
+    home.look()
+    assert hook_files.leases() == {90}
+    child.kill()
+    child.wait()
+    home.look()
+    assert hook_files.leases() == frozenset()
+
+
+def test_a_unit_of_no_lease_is_stopped(build, tree: CgroupTree, clock: TurnedClock, children) -> None:
+    """Not one of a lease's, and not under a process, which systemd would end."""
+    home = build(tree=tree)
+    lease, child = home.grant(cus=8), children.sleeper()
+    with tree.open(tree.create(80)) as cgroup:
+        cgroup.move(child.pid)
+    units = Units(tree.name(lease.id), tree.name(80), tree.name(90), "user-1000.slice")
+    Differences(home.ledger, clock, tree, units, home.hook).look()
+    assert units.names == {tree.name(lease.id), tree.name(80), "user-1000.slice"}
+    assert child.poll() is None
+    assert done(home) == [("stop_unit", 90)]
+
+
+def test_an_action_that_does_not_take_is_told_with_the_reason(build, tree: CgroupTree, monkeypatch) -> None:
+    """Once, and again only when the reason is another; what it stands for is not counted as done."""
+    home = build(tree=tree)
+    tree.create(900_000)
+    faults = iter(["first", "first", "second"])
+
+    def fail(ref: object) -> None:
+        raise OutsideFault("here", next(faults))
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(tree, "remove", fail)
+        for _ in range(3):
+            home.look()
+    told = [entry["why"] for entry in logs if entry["event"] == "an action did not take"]
+    assert told == ["here: first", "here: second"]
+    assert done(home) == []
+    home.look()
+    assert done(home) == [("remove_cgroup", 900_000)]
+
+
+def test_an_action_without_effect_is_told_too(build, tree: CgroupTree, monkeypatch) -> None:
+    """It raised nothing, and the difference is there as before: looked at again, said, and no event."""
+    home = build(tree=tree)
+    tree.create(900_000)
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(tree, "remove", lambda ref: None)
+        home.look()
+        home.look()
+    assert [entry["event"] for entry in logs if entry.get("lease") == 900_000] == ["an action did not take"]
+    assert done(home) == []
+
+
+def test_nothing_is_granted_before_the_first_comparison(build, tree: CgroupTree, monkeypatch) -> None:
+    """A node that cannot be looked at may be full of strangers."""
+
+    def fail(files: HookFiles) -> None:
+        raise OutsideFault(files, "made to fail")
+
+    monkeypatch.setattr(HookFiles, "leases", fail)
+    home = build(tree=tree)
+    assert "not compared" in home.agent.unready()
+    monkeypatch.undo()
+    home.look()
+    assert home.agent.unready() is None
