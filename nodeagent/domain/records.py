@@ -70,6 +70,7 @@ class Counts:
 
     live: int  # neither queued nor ended
     queued: int
+    quarantined: int = 0  # ended, but a slice of it is not proved clean
 
 
 @dataclass(frozen=True, slots=True)

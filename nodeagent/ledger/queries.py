@@ -166,9 +166,15 @@ class Queries(ABC):
         """How many leases use up the limits of *charged_uid*."""
         queued = func.count().filter(leases.c.state == LeaseState.QUEUED)
         wanted = select(func.count(), queued).where(NOT_ENDED, leases.c.charged_uid == charged_uid)
+        unclean = (
+            select(func.count(slices.c.lease.distinct()))
+            .join(leases, leases.c.id == slices.c.lease)
+            .where(NOT_FREE, slices.c.state == SliceState.QUARANTINED, leases.c.charged_uid == charged_uid)
+        )
         with self._connection() as connection:
             every, waiting = connection.execute(wanted).one()
-        return Counts(live=every - waiting, queued=waiting)
+            quarantined = connection.execute(unclean).scalar_one()
+        return Counts(live=every - waiting, queued=waiting, quarantined=quarantined)
 
     def _all(self, wanted: Select[Any]) -> Iterable[Row[Any]]:
         with self._connection() as connection:

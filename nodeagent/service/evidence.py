@@ -51,10 +51,16 @@ class Evidence:
         devices = [device for one in held if (device := self._survey.found().device(one.device))]
         minors = {one.render_node for one in devices if one.render_node}
         gpus = {one.gpu_id for one in devices if one.gpu_id}
+        found = self._of_cgroup(lease.id)
+        users = {name: _named(users_of(_node(name)), whose) for name in sorted(minors)}
+        shared = _named(dma_buf_holders(), whose)
+        if not (found.get("processes") or shared or any(users.values())):
+            # Threat 17: what lies in a socket's queue is in no process's table, and keeps its memory.
+            found["likely"] = "no process has it: the driver leaks, or a descriptor is in flight in a socket"
         return {
-            **self._of_cgroup(lease.id),
-            "render_nodes": {name: _named(users_of(_node(name)), whose) for name in sorted(minors)},
-            "dma_bufs": _named(dma_buf_holders(), whose),
+            **found,
+            "render_nodes": users,
+            "dma_bufs": shared,
             "kfd": [_row(one) for one in self._kfd() if one.gpu_id in gpus][:MOST],
             "vram_used_bytes": {one.pool: self._used(one.pool) for one in held},
         }

@@ -82,12 +82,14 @@ class Quotas:
         """The refusal that the caller's own limits give, or None."""
         if caller.administrator:
             return None
-        # Those that wait count as well: each becomes a live one without being asked again.
-        if counts.live + counts.queued >= self._limits.live_leases:
-            waiting = f" and {counts.queued} wait" if counts.queued else ""
+        # Those that wait count as well: each becomes a live one without being asked again. So do those whose
+        # slices are not clean: who leaves memory behind must not take a whole node out of use that way.
+        if counts.live + counts.queued + counts.quarantined >= self._limits.live_leases:
+            beside = ((counts.queued, "wait"), (counts.quarantined, "are not proved clean"))
+            said = "".join(f", {number} {what}" for number, what in beside if number)
             return Refusal(
                 Code.QUOTA_NOT_FIT,
-                f"you hold {counts.live} leases{waiting}, {self._limits.live_leases} are allowed",
+                f"you hold {counts.live} leases{said}; {self._limits.live_leases} are allowed",
                 "release one first (`gpulease show mine` lists them)",
             )
         if queueing and counts.queued >= self._limits.queued_leases:

@@ -161,6 +161,42 @@ def test_memory_that_never_comes_back_is_quarantined(
     eventually(lambda: ending.clear() or not ending.agent.built.ledger.quarantined())
 
 
+# Opens the card in the lease, and posts the descriptor into the queue of a socket that nobody ever reads.
+IN_FLIGHT = """
+import array, os, socket, sys, time
+kept, sent = socket.socketpair()
+if os.fork() == 0:
+    with open(sys.argv[2], "w") as procs:
+        procs.write(str(os.getpid()))
+    node = os.open(sys.argv[1], os.O_RDWR)
+    os.write(node, b"alloc 16M")
+    sent.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [node]))])
+    os._exit(0)
+os.wait()
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_behind_a_descriptor_in_flight_is_quarantined(
+    ending: Ending, eventually: Callable[..., None]
+) -> None:
+    """threat 17: nobody has the card open, and its memory stays charged; clean when the socket is gone."""
+    procs = f"{path_of(ending.lease)}/cgroup.procs"
+    words = [sys.executable, "-ISc", IN_FLIGHT, str(ending.gpu.node), procs]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        ending.begin(killed=False)
+        eventually(lambda: ending.state() is LeaseState.FAILED)
+        found = ending.in_the_way()
+        assert found["dmem_current"] == {ending.gpu.region: 16 * MIB}
+        assert (found["processes"], found["dma_bufs"]) == ([], [])
+        ending.check_neighbour()
+        child.communicate("")
+    eventually(lambda: ending.clear() or not ending.agent.built.ledger.quarantined())
+
+
 @killed
 def test_a_process_that_cannot_die_is_quarantined(
     ending: Ending, eventually: Callable[..., None], killed: bool

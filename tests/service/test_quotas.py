@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from service_builders import House, admin, order_of, picture, user
-from service_world import SECOND, TurnedClock
+from service_world import SECOND, ScriptedEffect, TurnedClock
 
 from nodeagent.domain.errors import TooMany
 from nodeagent.domain.refusals import Code, Refusal
@@ -43,6 +43,21 @@ def test_an_ended_lease_counts_no_more(few: House) -> None:
     leases = [few.grant(user(), cus=8) for _ in range(3)]
     few.release(leases[0], user())
     assert few.grant(user(), cus=8)
+
+
+def test_what_is_not_clean_counts(build, effect: ScriptedEffect) -> None:
+    """threat 17: who leaves memory behind has its place in the quota taken by it, until it is clean."""
+    house = build(limits=QuotaLimits(2, 2, FAST), effect=effect)
+    lease = house.grant(user(), cus=8)
+    effect.script = {"undo": ["memory is still charged"] * 1000}
+    house.release(lease, user())
+    effect.script.clear()
+    house.grant(user(), cus=8)
+    refused = house.agent.grant(user(), order_of(cus=8))
+    assert is_over(refused)
+    assert "1 are not proved clean" in refused.why
+    house.agent.clear_lease(admin(), lease.id)
+    assert house.grant(user(), cus=8)
 
 
 def test_subordinate_uids_share_their_owners_quota(few: House) -> None:
