@@ -151,6 +151,9 @@ class Release(_Section):
     grace_seconds: float = Field(
         default=5.0, ge=0, description="time after SIGTERM, before what still runs in the lease is killed"
     )
+    on_lost: Literal["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGKILL"] = Field(
+        default="SIGTERM", description="sent instead where the lease lost its device, as by a GPU reset"
+    )
     leak_tolerance_bytes: int = Field(
         default=256 << 20,
         ge=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +63,7 @@ class Node:
     tree: SysTree
     root: Path
     machine: str
+    announced: bool = False  # whether the kernel's events are about this tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         _gate_policy(config),
         partial(lit_connector, node.tree),
     )
-    farewell = Farewell(Grace(config.release.interrupt_seconds, config.release.grace_seconds))
+    farewell = Farewell(_grace(config.release), lost=ledger.lost)
     effects = _effects(ground, dmem, kernel, farewell)
     sources, tolerance = figures(node), config.release.leak_tolerance_bytes
     sampler = Sampler(ledger, ground.clock, survey, tree, sources)
@@ -201,6 +203,10 @@ def _ipc_stays(config: settings.Config) -> str | None:
     if not config.release.ipc:
         return "turned off by release.ipc"
     return None if os.geteuid() == 0 else "needs root: nobody else sees who has a file open"
+
+
+def _grace(release: settings.Release) -> Grace:
+    return Grace(release.interrupt_seconds, release.grace_seconds, signal.Signals[release.on_lost])
 
 
 def figures(node: Node) -> Sources:

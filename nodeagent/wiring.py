@@ -27,6 +27,7 @@ from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.adapters.systemd import find_systemd
+from nodeagent.adapters.uevents import UeventSocket
 from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
@@ -50,6 +51,7 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
+from nodeagent.service.uevents import Uevents
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.tiers import Ground, Node, build_tiers, figures
@@ -84,7 +86,7 @@ def instance(state_dir: Path) -> str:
 
 
 def this_node() -> Node:
-    return Node(SysTree(Path("/")), Path("/"), "this node")
+    return Node(SysTree(Path("/")), Path("/"), "this node", announced=True)
 
 
 def simulated_node(name_or_path: str, state_dir: Path) -> Node:
@@ -157,6 +159,9 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         tree,
         Periods(quarantine=config.release.retry_seconds),
         looks=tiers.looks,
+        uevents=(
+            Uevents(UeventSocket(), clock, ledger, survey, releaser, changes) if node.announced else None
+        ),
     )
     agent = Agent(
         AgentParts(

@@ -1,4 +1,4 @@
-"""Wake the reconciler when a holder may have ended. An event says no more: the reconciler looks itself."""
+"""Wake the reconciler when a holder may have ended, or a device changed. It then looks itself."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class _Look(Enum):
     LIVES = auto()
     EMPTY = auto()  # a cgroup that may be entered again
     ENDED = auto()  # for good; it would give events without end
+    IDLE = auto()  # nothing that concerns anybody
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class _Watched:
 
 
 class Watcher:
-    """One thread on one epoll of pidfds and ``cgroup.events`` files; each event calls *wake*.
+    """One thread on one epoll of pidfds, ``cgroup.events`` files and sources of news; events call *wake*.
 
     *wake* is called from that thread, and from the adding itself where that finds an end; it must not block
     or raise. Start it after the last fork: threads do not survive one.
@@ -97,6 +98,21 @@ class Watcher:
         _look_at_cgroup(descriptor)
         self._add(_Watched(key, descriptor, _look_at_cgroup), select.EPOLLPRI)
 
+    def add_source(self, key: Hashable, descriptor: int, hear: Callable[[], bool | None]) -> None:
+        """Call *hear* when *descriptor* can be read, from the thread and now; wake where it says so.
+
+        It must neither block, raise, nor call this watcher; None from it means that no more will come. The
+        caller keeps its own *descriptor*.
+        """
+
+        def look(_: int) -> _Look:
+            heard = hear()
+            if heard is None:
+                return _Look.ENDED
+            return _Look.EMPTY if heard else _Look.IDLE
+
+        self._add(_Watched(key, os.dup(descriptor), look), select.EPOLLIN)
+
     def remove(self, key: Hashable) -> None:
         """Watch *key* no longer; an unknown key is no fault."""
         with self._lock:
@@ -114,7 +130,7 @@ class Watcher:
             look = watched.look(watched.descriptor)
             if look is _Look.ENDED:
                 self._forget(watched)
-        if look is not _Look.LIVES:
+        if look not in (_Look.LIVES, _Look.IDLE):
             self._wake()
 
     def _register(self, watched: _Watched, events: int) -> None:
@@ -146,14 +162,15 @@ class Watcher:
                     self._wake()
 
     def _changed(self, descriptor: int) -> bool:
-        """Whether the event was for something still watched; the look at it arms its next event."""
+        """Whether the event is for the reconciler; the look at what it was for arms its next event."""
         with self._lock:
             watched = self._by_descriptor.get(descriptor)
             if watched is None:
                 return False
-            if watched.look(descriptor) is _Look.ENDED:
+            look = watched.look(descriptor)
+            if look is _Look.ENDED:
                 self._forget(watched)
-            return True
+            return look is not _Look.IDLE
 
 
 def _look_at_process(pidfd: int) -> _Look:

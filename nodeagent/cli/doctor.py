@@ -10,8 +10,10 @@ from nodeagent import config as settings
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.sysfs import SysTree
+from nodeagent.adapters.uevents import UeventSocket
 from nodeagent.cli.asking import health_line
 from nodeagent.domain.device import DeviceState
+from nodeagent.domain.errors import OutsideFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Finding:
 
 
 def examine(config_path: Path | None, *, socket: Path | None, state_dir: Path | None) -> list[Finding]:
-    """Look at the settings, the devices, the cgroups, the state directory and the running agent."""
+    """Look at settings, devices, cgroups, kernel events, the state directory and the running agent."""
     path = config_path or settings.DEFAULT_PATH
     config, complaints = settings.check(path)
     line, code = health_line(socket or config.server.socket)
@@ -32,6 +34,7 @@ def examine(config_path: Path | None, *, socket: Path | None, state_dir: Path | 
         Finding("settings", not complaints, "; ".join(complaints) or settings.verdict(path)),
         *_devices(config),
         _cgroups(),
+        _uevents(),
         _state(state_dir or config.state.directory),
         Finding("agent", code == 0, line.removeprefix("agent: ")),
     ]
@@ -56,6 +59,17 @@ def _cgroups() -> Finding:
     if os.geteuid() != 0:
         return Finding("cgroup2", False, f"{mount}: only root may make lease cgroups; run the agent as root")
     return Finding("cgroup2", True, str(mount))
+
+
+def _uevents() -> Finding:
+    source = UeventSocket()
+    try:
+        source.open()
+    except OutsideFault as fault:
+        why = f"{fault}; device changes are found by looking, GPU resets not: run the agent on the host"
+        return Finding("kernel events", False, why)
+    source.close()
+    return Finding("kernel events", True, "GPU resets and hot-plug are heard of")
 
 
 def _state(directory: Path) -> Finding:

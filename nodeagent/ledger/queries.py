@@ -127,6 +127,11 @@ class Queries(ABC):
             wanted = wanted.where(or_(events.c.uid == uid, theirs))
         return tuple(rows.event_of(row) for row in self._all(wanted))
 
+    def lost(self, lease_id: int) -> bool:
+        """Whether the lease ended because it lost a device."""
+        told = select(events.c.id).where(events.c.lease == lease_id, events.c.kind == "lost").limit(1)
+        return bool(list(self._all(told)))
+
     def drains(self) -> tuple[Drain, ...]:
         """Every drain, also one whose time is over: `undrain` ends it."""
         return tuple(rows.drain_of(row) for row in self._all(select(drains).order_by(drains.c.device)))

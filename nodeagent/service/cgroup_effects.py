@@ -113,7 +113,7 @@ class OccupantsEffect:
                     cgroup.freeze()
                 populated, asked = cgroup.populated(), None
                 if populated:
-                    asked = self._farewell.bid(cgroup)
+                    asked = self._farewell.bid(cgroup, int(arguments["lease"]))
                     if asked is None:
                         cgroup.kill()
                 left = cgroup.procs()

@@ -39,8 +39,23 @@ class Survey:
 
     def rescan(self) -> Inventory:
         """Scan now, and tell the ledger the capacities that its triggers check."""
+        return self._book(self._look())
+
+    def look_again(self) -> bool:
+        """Scan because something may have changed; whether it had. Else nothing is written."""
+        found = self._look()
+        known = self.found()
+        alive = tuple(device for device in known.devices if device.state is not DeviceState.GONE)
+        if self._registered and found == replace(known, devices=alive):
+            return False
+        self._book(found)
+        return True
+
+    def _look(self) -> Inventory:
         busy = frozenset(held.placed.pool for held in self._ledger.held())
-        found = with_epochs(self._scan(busy), self._ledger.registered())
+        return with_epochs(self._scan(busy), self._ledger.registered())
+
+    def _book(self, found: Inventory) -> Inventory:
         with self._lock:
             gone = tuple(
                 replace(device, state=DeviceState.GONE, reason="was on this node and vanished")

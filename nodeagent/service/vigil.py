@@ -1,4 +1,4 @@
-"""Which holders are watched: one registration a lease, kept in step with the leases that are active."""
+"""What is watched: the kernel's events, and one holder a lease, in step with the leases that are active."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.processes import alive, pidfd_open
 from nodeagent.adapters.watch import Watcher
 from nodeagent.domain.lease import Anchor, Lease
+from nodeagent.service.uevents import Uevents
 
 
 class Vigil:
     """Registers each anchor once; its end only wakes the reconciler, which looks itself."""
 
-    def __init__(self, wake: Callable[[], None], tree: CgroupTree | None) -> None:
+    def __init__(
+        self, wake: Callable[[], None], tree: CgroupTree | None, uevents: Uevents | None = None
+    ) -> None:
         self._wake = wake
         self._tree = tree
+        self._uevents = uevents
         self._watcher: Watcher | None = None
         self._watched: dict[int, Anchor] = {}
 
@@ -24,10 +28,15 @@ class Vigil:
         """Open the watcher's descriptors: after the last fork, which would share them."""
         self._watcher = Watcher(self._wake)
         self._watcher.start()
+        descriptor = self._uevents.open() if self._uevents else None
+        if self._uevents is not None and descriptor is not None:
+            self._watcher.add_source("uevents", descriptor, self._uevents.hear)
 
     def stop(self) -> None:
         if self._watcher is not None:
             self._watcher.stop()
+        if self._uevents is not None:
+            self._uevents.close()
 
     def keep(self, leases: Sequence[Lease]) -> None:
         """Watch exactly *leases*; an anchor that is gone already is left to the reconciler's look."""

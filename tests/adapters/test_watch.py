@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -145,6 +146,61 @@ def test_a_removed_cgroup_does_not_wake_without_end(watcher, wakes, tree):
     assert watcher.watched() == frozenset()
     watcher.stop()
     assert wakes.count == 1
+
+
+class News:
+    """A source that can be read, and what its hearer said of each reading."""
+
+    def __init__(self, *answers: bool | None) -> None:
+        self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.answers = list(answers)
+        self.heard = threading.Semaphore(0)
+
+    def hear(self) -> bool | None:
+        answer = self.answers.pop(0)
+        with contextlib.suppress(BlockingIOError):
+            if answer is not None:
+                os.read(self.reader, 1)
+        self.heard.release()
+        return answer
+
+    def tell(self) -> None:
+        os.write(self.writer, b"x")
+
+    def wait(self) -> None:
+        assert self.heard.acquire(timeout=20)
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+def test_a_source_wakes_for_what_concerns_somebody(watcher, wakes):
+    """News are heard at once and on every event; whether they wake is the hearer's to say."""
+    news = News(False, False, True)
+    watcher.add_source("news", news.reader, news.hear)
+    news.wait()
+    news.tell()
+    news.wait()
+    assert wakes.count == 0
+    news.tell()
+    assert wakes.reach(1)
+    assert watcher.watched() == {"news"}
+    watcher.stop()
+    assert wakes.count == 1
+    news.close()
+
+
+def test_a_source_that_ended_wakes_once_and_is_left(watcher, wakes):
+    """One that can be read for ever, and gives nothing, does not keep the thread busy."""
+    news = News(False, None)
+    watcher.add_source("news", news.reader, news.hear)
+    news.tell()
+    assert wakes.reach(1)
+    watcher.stop()
+    assert wakes.count == 1
+    assert watcher.watched() == frozenset()
+    news.close()
 
 
 def test_a_file_that_gives_no_events_is_a_fault(watcher, tmp_path):

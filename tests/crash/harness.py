@@ -135,7 +135,8 @@ class Harness:
         if not self._wrong:
             self._found(verb, at_any_instant(world.ledger(), world.outside()))
         if self._power and not self._wrong and self._chance.random() < POWER_LOST:
-            world.lose_power()
+            written_back = self._chance.choice((0.0, 0.5))
+            world.lose_power(lambda: self._chance.random() < written_back)
             self._word.rebooted()
         world.clock.now_ns += SECOND_NS
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,8 +132,12 @@ class World:
     def outside(self) -> Outside:
         return look(self.places)
 
-    def lose_power(self) -> None:
-        """Only what was synced survives: no process, cgroup, ACL or /run does, and the boot is new."""
+    def lose_power(self, written_back: Callable[[], bool]) -> None:
+        """Only what was synced survives: no process, cgroup, ACL or /run does, and the boot is new.
+
+        Of each file that *written_back* is true of, what was written last survives, synced or not: the kernel
+        writes when it likes.
+        """
         for holder in self.holders:
             holder.end()
         self.holders.clear()
@@ -142,11 +146,15 @@ class World:
         self._job.mkdir()
         names = self._surviving / "names"
         entries = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
+        left: dict[str, bytes] = {}
+        for inode, name in (entry.split(" ", 1) for entry in entries):
+            late, synced = self.state / name, self._surviving / inode
+            survivor = late if late.exists() and written_back() else synced
+            left[name] = survivor.read_bytes() if survivor.exists() else b""
         shutil.rmtree(self.state)
         self.state.mkdir(mode=0o700)
-        for inode, name in (entry.split(" ", 1) for entry in entries):
-            content = self._surviving / inode
-            (self.state / name).write_bytes(content.read_bytes() if content.exists() else b"")
+        for name, content in left.items():
+            (self.state / name).write_bytes(content)
             (self.state / name).chmod(0o600)
         self._all_synced()
         self.clock.boot_id = f"boot-{int(self.clock.boot_id.removeprefix('boot-')) + 1}"

@@ -39,6 +39,7 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
+from nodeagent.service.uevents import Source, Uevents
 from nodeagent.tiers import Ground, Node, build_tiers
 
 GIB = 1 << 30
@@ -75,6 +76,7 @@ class House:
         periods: Periods = EVERY_LOOK,
         hook: HookFiles | None = None,
         config: Mapping[str, Any] | None = None,
+        source: Source | None = None,
     ) -> None:
         self.root, self.clock, self.tree = root, clock, tree
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
@@ -84,7 +86,8 @@ class House:
         self.changes = Changes()
         locks = self.locks = LeaseLocks()
         self.anchors = Anchors(AnchorLimits(), clock, tree)
-        settings = Config(state=State(directory=state), release=KILL, closure=OPEN, **config or {})
+        site = {"release": KILL, "closure": OPEN, **(config or {})}
+        settings = Config(state=State(directory=state), **site)
         absent = HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
         self.hook = hook or absent
         ground = Ground(node, clock, tree, None, self.hook, self.in_use, scanner.idle)
@@ -125,6 +128,9 @@ class House:
             self.changes,
         )
         self.differences = Differences(self.ledger, clock, tree, None, self.hook)
+        self.uevents = (
+            Uevents(source, clock, self.ledger, self.survey, self.releaser, self.changes) if source else None
+        )
         self.reconciler = Reconciler(
             self.ledger,
             clock,
@@ -137,6 +143,7 @@ class House:
             tree,
             periods,
             looks=self.tiers.looks,
+            uevents=self.uevents,
         )
         self.agent = Agent(
             AgentParts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -27,11 +28,11 @@ LEASE = 7
 class Parting:
     """The occupants of one real cgroup, under a clock that the test turns."""
 
-    def __init__(self, tree: CgroupTree, grace: Grace) -> None:
+    def __init__(self, tree: CgroupTree, grace: Grace, *, lost: bool) -> None:
         self.now = 0.0
         self.tree = tree
         self.ref = tree.create(LEASE)
-        self.effect = OccupantsEffect(tree, Farewell(grace, lambda: self.now))
+        self.effect = OccupantsEffect(tree, Farewell(grace, lambda: self.now, lambda lease: lost))
         self.children: list[subprocess.Popen[str]] = []
 
     def child(self, script: str) -> subprocess.Popen[str]:
@@ -49,15 +50,15 @@ class Parting:
         return child
 
     def undo(self) -> object:
-        return self.effect.undo({}, {"path": self.ref.path, "inode": self.ref.inode})
+        return self.effect.undo({"lease": LEASE}, {"path": self.ref.path, "inode": self.ref.inode})
 
 
 @pytest.fixture
-def part(tree: CgroupTree) -> Iterator[Callable[[Grace], Parting]]:
+def part(tree: CgroupTree) -> Iterator[Callable[..., Parting]]:
     made: list[Parting] = []
 
-    def make(grace: Grace) -> Parting:
-        made.append(Parting(tree, grace))
+    def make(grace: Grace, *, lost: bool = False) -> Parting:
+        made.append(Parting(tree, grace, lost=lost))
         return made[-1]
 
     yield make
@@ -109,6 +110,23 @@ class TestFarewell:
         child.send_signal(19)
         parting.undo()
         assert child.wait(20) == 9
+
+    def test_a_lost_lease_gets_the_signal_of_its_own(self, part) -> None:
+        """Instead of what others get, so that a program can tell a reset from an ordinary end."""
+        grace = Grace(interrupt_seconds=60, terminate_seconds=60, on_lost=signal.SIGUSR1)
+        lost = part(grace, lost=True)
+        child = lost.child("trap 'exit 3' INT; trap 'exit 4' TERM; trap 'exit 5' USR1")
+        lost.undo()
+        assert child.wait(20) == 5
+
+    def test_a_lost_lease_is_killed_at_once_where_the_site_says_so(self, part) -> None:
+        """SIGKILL needs no time; leases that end otherwise keep theirs."""
+        grace = Grace(terminate_seconds=60, on_lost=signal.SIGKILL)
+        lost = part(grace, lost=True)
+        child = lost.child("trap 'exit 9' TERM")
+        lost.undo()
+        assert child.wait(20) == -9
+        assert [number for number, _ in grace.stages()] == [signal.SIGTERM]
 
     def test_without_grace_they_are_killed_at_once(self, part) -> None:
         """0 seconds send no signal but SIGKILL."""
