@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodeagent.adapters.processes import PROC, every_pid
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -117,11 +118,9 @@ class DeviceNode:
             os.close(descriptor)
 
 
-def users_of(node: DeviceNode, proc: Path = Path("/proc")) -> tuple[int, ...]:
+def users_of(node: DeviceNode, proc: Path = PROC) -> tuple[int, ...]:
     """The pids that have *node* open or mapped, found by the name of the file and its device number."""
-    return tuple(
-        sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal() and _uses(entry, node))
-    )
+    return tuple(pid for pid in every_pid(proc) if _uses(proc / str(pid), node))
 
 
 def _uses(process: Path, node: DeviceNode) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeagent.adapters.processes import every_pid
 from nodeagent.domain.watch import DrmClient
 
 DRM_MAJOR = 226
@@ -48,7 +49,7 @@ def drm_clients(proc: Path, pids: Collection[int] | None = None) -> tuple[DrmCli
 
 def _processes(proc: Path) -> list[int]:
     try:
-        return sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
+        return every_pid(proc)
     except OSError:
         return []  # a simulated node may have none
 

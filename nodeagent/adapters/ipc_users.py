@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from nodeagent.adapters.ipc import SHM
-from nodeagent.adapters.processes import PROC, stat_of, uids_of
+from nodeagent.adapters.processes import PROC, every_pid, stat_of, uids_of
 from nodeagent.adapters.systemcalls import statx
 from nodeagent.domain.ipc import Found, Kind, Users
 
@@ -48,7 +48,7 @@ class IpcUsers:
 
         *device* is the file system of /dev/shm. Open files are looked at only where a file is in question.
         """
-        pids = _pids(self._proc)
+        pids = every_pid(self._proc)
         session = tuple(
             pid for pid in pids if uid in (uids_of(pid, self._proc) or ()) and self._outside(pid, inside)
         )
@@ -129,10 +129,6 @@ def other_namespace(pid: int, name: str, proc: Path = PROC) -> bool:
         return (proc / str(pid) / "ns" / name).readlink() != (PROC / "self/ns" / name).readlink()
     except OSError:
         return False
-
-
-def _pids(proc: Path) -> list[int]:
-    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]
 
 
 def _places(pid: int, proc: Path) -> Iterator[_Place]:

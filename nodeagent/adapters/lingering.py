@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeagent.adapters.processes import PROC, stat_of
+from nodeagent.adapters.processes import PROC, every_pid, stat_of
 
 MOST = 64  # entries of one list: evidence is to be read by a person
 _LONGEST = 2000  # characters of one text of the kernel's
@@ -36,8 +36,7 @@ def stuck(pids: Iterable[int], proc: Path = PROC) -> tuple[Stuck, ...]:
 
 def dma_buf_holders(proc: Path = PROC) -> tuple[int, ...]:
     """The pids that have a dma-buf open; it does not tell whose memory it is, and may be mapped alone."""
-    pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
-    return tuple(pid for pid in pids if _has_dma_buf(proc / str(pid)))
+    return tuple(pid for pid in every_pid(proc) if _has_dma_buf(proc / str(pid)))
 
 
 def name_of(pid: int, proc: Path = PROC) -> str:

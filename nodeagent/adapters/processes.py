@@ -15,6 +15,7 @@ from nodeagent.adapters.systemcalls import outside_fault
 _STATE, _THREADS, _START_TIME = 0, 17, 19
 
 PROC = Path("/proc")
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # one tick of a start time
 _A_THREAD = (errno.EINVAL, errno.ENOENT)  # what pidfd_open says of one, by kernel version
 
 
@@ -31,6 +32,11 @@ class ProcessStat:
     def dead(self) -> bool:
         """Whether no thread of it runs any more; a leader that ended before its threads also shows Z."""
         return self.state in "XxZ" and self.threads <= 1
+
+
+def every_pid(proc: Path = PROC) -> list[int]:
+    """All processes, in order; some may have ended by the time that they are looked at. Raises OSError."""
+    return sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
 
 
 def stat_of(pid: int, proc: Path = PROC) -> ProcessStat | None:

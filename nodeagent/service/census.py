@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass, field
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.cgroup_members import members
 from nodeagent.adapters.ipc_users import other_namespace, other_shm
-from nodeagent.adapters.processes import start_time_of
+from nodeagent.adapters.processes import TICK_NS, start_time_of
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.ipc import Kind, Life
 from nodeagent.domain.lease import LeaseState
@@ -18,7 +17,6 @@ from nodeagent.service.cgroup_effects import CGROUP, ref_of
 
 MOST_LIVES = 4096  # of one lease: beyond, those that ended first are forgotten
 _RUNS = frozenset({LeaseState.ACTIVE, LeaseState.LOST, LeaseState.RELEASING})
-TICK_NS = SECOND_NS // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -51,9 +49,8 @@ class Census:
         self._lock = threading.Lock()
         self._rolls: dict[int, _Roll] = {}
         self._refs: dict[int, CgroupRef | None] = {}
-        self._paths: frozenset[str] = (
-            frozenset()
-        )  # all leases' cgroups: who is in a nested one is not the outer's
+        # All leases' cgroups: who is in a nested one is not the outer's.
+        self._paths: frozenset[str] = frozenset()
 
     def look(self) -> None:
         """See every lease, and forget those that hold nothing any more."""

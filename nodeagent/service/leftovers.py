@@ -9,14 +9,14 @@ from typing import Any
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.ipc import IpcSpace
 from nodeagent.adapters.ipc_users import IpcUsers
-from nodeagent.adapters.processes import start_time_of
+from nodeagent.adapters.processes import TICK_NS, start_time_of
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.ipc import CLOCK_STEP_SECONDS, Reason, Scene, Users, Verdict, judge
 from nodeagent.domain.lease import ENDED, AnchorKind, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import EffectState
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.census import TICK_NS, Census
+from nodeagent.service.census import Census
 from nodeagent.service.cgroup_effects import found
 from nodeagent.service.effects import Arguments, Evidence
 
