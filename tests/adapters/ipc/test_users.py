@@ -37,7 +37,7 @@ def nobody(pid: int) -> bool:
 
 
 def user_looks(space: IpcSpace, found: Found, inside: Callable[[int], bool] = nobody) -> Users:
-    return IpcUsers(space.in_use).of(UID, [found], space.device(), inside)
+    return IpcUsers(space.in_use, seconds=60).of(UID, [found], space.device(), inside)
 
 
 def holder(path: Path, *, mapped: bool) -> Callable[[], None]:
