@@ -64,6 +64,11 @@ class Device:
     def cus(self) -> int:
         return self.geometry.cus if self.geometry else 0
 
+    @property
+    def render_minor(self) -> int | None:
+        """The minor number of its render node."""
+        return None if self.render_node is None else int(self.render_node.removeprefix("renderD"))
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:

@@ -29,16 +29,16 @@ def devices_of(arguments: Arguments) -> list[HookDevice]:
 
 
 def _numbered(device: Device | None) -> bool:
-    return device is not None and device.gpu_id is not None and device.render_node is not None
+    return device is not None and device.gpu_id is not None and device.render_minor is not None
 
 
 def _arguments(placed: PlacedSlice, inventory: Inventory) -> Mapping[str, Any]:
     device = inventory.device(placed.device)
-    if device is None or device.render_node is None:
+    if device is None or device.render_minor is None:
         raise LookupError(placed.device)  # not chargeable
     return {
         "gpu_id": device.gpu_id,
-        "render_minor": int(device.render_node.removeprefix("renderD")),
+        "render_minor": device.render_minor,
         "limit_bytes": shown_bytes(placed.vram_bytes),
         "device_cus": device.cus,
         "unit": device.geometry.pair if device.geometry else 1,

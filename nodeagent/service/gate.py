@@ -113,10 +113,9 @@ class Gate:
         return DeviceNode(self._tree.root / "dev/kfd", int(major), int(minor))
 
     def node_of(self, device: Device) -> DeviceNode | None:
-        if device.render_node is None:
+        if device.render_node is None or device.render_minor is None:
             return None
-        minor = int(device.render_node.removeprefix("renderD"))
-        return DeviceNode(self._tree.root / "dev/dri" / device.render_node, DRM_MAJOR, minor)
+        return DeviceNode(self._tree.root / "dev/dri" / device.render_node, DRM_MAJOR, device.render_minor)
 
     def _holders(self) -> dict[str, frozenset[int]]:
         """The uids that have a live lease, by device."""
