@@ -15,7 +15,7 @@ from nodeagent.domain.lease import Anchor, AnchorKind, Lease, LeaseState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
-from nodeagent.service.cgroup_effects import CGROUP, ref_of
+from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.changes import Changes
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
@@ -108,11 +108,10 @@ class Attacher:
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
 
     def _ref(self, lease: Lease) -> CgroupRef:
-        for record in self._ledger.effects(lease.id):
-            ref = ref_of(record.evidence or {}) if record.kind == CGROUP else None
-            if ref is not None:
-                return ref
-        raise StaleLease(f"lease {lease.id} has no cgroup on record")
+        ref = cgroup_in(self._ledger.effects(lease.id))
+        if ref is None:
+            raise StaleLease(f"lease {lease.id} has no cgroup on record")
+        return ref
 
     @staticmethod
     def _peer(caller: Caller) -> Peer:

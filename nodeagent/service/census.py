@@ -13,7 +13,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.ipc import Kind, Life
 from nodeagent.domain.lease import LeaseState
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.cgroup_effects import CGROUP, ref_of
+from nodeagent.service.cgroup_effects import cgroup_in
 
 MOST_LIVES = 4096  # of one lease: beyond, those that ended first are forgotten
 _RUNS = frozenset({LeaseState.ACTIVE, LeaseState.LOST, LeaseState.RELEASING})
@@ -128,10 +128,7 @@ class Census:
 
     def _ref(self, lease_id: int) -> CgroupRef | None:
         if lease_id not in self._refs:
-            refs = [
-                ref_of(one.evidence or {}) for one in self._ledger.effects(lease_id) if one.kind == CGROUP
-            ]
-            self._refs[lease_id] = refs[0] if refs else None
+            self._refs[lease_id] = cgroup_in(self._ledger.effects(lease_id))
         return self._refs[lease_id]
 
 

@@ -13,6 +13,7 @@ from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Memory
+from nodeagent.domain.records import EffectRecord
 from nodeagent.service.effects import Arguments, Evidence, Pending
 from nodeagent.service.farewell import Farewell, Grace
 
@@ -24,6 +25,11 @@ def ref_of(evidence: Evidence) -> CgroupRef | None:
     if "path" not in evidence:
         return None
     return CgroupRef(path=str(evidence["path"]), inode=int(evidence["inode"]))
+
+
+def cgroup_in(journal: Iterable[EffectRecord]) -> CgroupRef | None:
+    """The cgroup that was made for the lease of *journal*; None where none was, or none yet."""
+    return next((ref_of(record.evidence or {}) for record in journal if record.kind == CGROUP), None)
 
 
 def recorded(tree: CgroupTree, arguments: Arguments, evidence: Evidence) -> CgroupRef | None:

@@ -16,7 +16,7 @@ from nodeagent.domain.lease import Lease, SliceState
 from nodeagent.domain.records import Json
 from nodeagent.domain.watch import KfdUse
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.cgroup_effects import CGROUP, ref_of
+from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.owners import Owners, owners
 from nodeagent.service.survey import Survey
 
@@ -66,8 +66,7 @@ class Evidence:
         }
 
     def _of_cgroup(self, lease: int) -> Facts:
-        record = next((one for one in self._ledger.effects(lease) if one.kind == CGROUP), None)
-        ref = ref_of(record.evidence or {}) if record else None
+        ref = cgroup_in(self._ledger.effects(lease))
         if ref is None or self._tree is None:
             return {}
         try:

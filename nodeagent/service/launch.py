@@ -17,7 +17,7 @@ from nodeagent.domain.records import EffectRecord
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.attach import own_active
-from nodeagent.service.cgroup_effects import CGROUP, ref_of
+from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.changes import Changes
 from nodeagent.service.charging import devices_of
 from nodeagent.service.locks import LeaseLocks
@@ -86,11 +86,11 @@ class Launcher:
         return pid
 
     def _start(self, caller: Caller, lease: Lease, order: LaunchOrder) -> int:
-        records = {record.kind: record for record in self._ledger.effects(lease.id)}
-        home, planned = records.get(CGROUP), records.get(SUPERVISED)
-        if self._tree is None or self._supervisor is None or home is None or planned is None:
+        journal = self._ledger.effects(lease.id)
+        planned = next((record for record in journal if record.kind == SUPERVISED), None)
+        if self._tree is None or self._supervisor is None or planned is None:
             raise NotAllowed(f"lease {lease.id} is not supervised: ask for it with require memory=supervised")
-        ref = ref_of(home.evidence or {})
+        ref = cgroup_in(journal)
         if ref is None or lease.guarantee is None or lease.guarantee.memory is not Memory.SUPERVISED:
             raise NotAllowed(f"lease {lease.id} is not stated supervised")
         try:
