@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -83,9 +84,9 @@ class OpenCgroup:
         """The processes directly in it; 0 stands for one of a foreign pid namespace."""
         return tuple(int(pid) for pid in (self.read("cgroup.procs") or "").split())
 
-    def members(self) -> tuple[int, ...]:
-        """The processes in it and below it."""
-        return members(self._descriptor)
+    def members(self, without: Collection[str] = ()) -> tuple[int, ...]:
+        """The processes in it and below it, but for those in the cgroups *without* (paths) and below them."""
+        return members(self._descriptor, self.path, without)
 
     def populated(self) -> bool:
         """Whether a live process is in it or below it; a removed cgroup has none."""

@@ -1,4 +1,4 @@
-"""Kill a cgroup's processes one by one: the way of kernels without ``cgroup.kill`` (before 5.14)."""
+"""A cgroup's processes, one by one: who they are, to signal them, and to kill them before Linux 5.14."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from nodeagent.adapters.processes import pidfd_open, send_signal
 
@@ -49,13 +49,16 @@ def _kill_round(directory: int) -> bool:
         pids = _pids(at)
         found = found or bool(pids)
         for first in range(0, len(pids), _BATCH):
-            signal_members(at, pids[first : first + _BATCH])
+            signal_members(at, pids[first : first + _BATCH], signal.SIGKILL)
     return found
 
 
-def members(directory: int) -> tuple[int, ...]:
-    """Who is in and below the cgroup of the descriptor *directory*."""
-    return tuple(pid for at in _descend(directory) for pid in _pids(at))
+def members(directory: int, path: str, without: Collection[str]) -> tuple[int, ...]:
+    """Who is in the open cgroup *directory*, which is *path*, and below it; not below the paths *without*.
+
+    One that is removed meanwhile has nobody. Processes of a foreign pid namespace show as 0 and are left out.
+    """
+    return tuple(pid for at in _descend(directory, path, without) for pid in _pids(at) if pid)
 
 
 def ask(directory: int, number: int) -> None:
@@ -70,7 +73,7 @@ def ask(directory: int, number: int) -> None:
 
 
 def signal_members(directory: int, pids: list[int], *numbers: int) -> None:
-    """Signal those of *pids* that are members while their pidfd is held; with SIGKILL unless told else.
+    """Send *numbers*, in order, to those of *pids* that are members while their pidfd is held.
 
     Listed again after the pidfd was opened: a pid that went to a stranger in between is then not listed,
     and a pidfd of an older process of a listed pid reaches nobody.
@@ -84,17 +87,23 @@ def signal_members(directory: int, pids: list[int], *numbers: int) -> None:
         members = set(_pids(directory))
         for pid, pidfd in held.items():
             if pid in members:
-                for number in numbers or (signal.SIGKILL,):
+                for number in numbers:
                     send_signal(pidfd, number)
     finally:
         for pidfd in held.values():
             os.close(pidfd)
 
 
-def _descend(directory: int) -> Iterator[int]:
-    """Yield *directory* and, one at a time, a descriptor of each cgroup below it."""
+def _descend(directory: int, path: str = "", without: Collection[str] = ()) -> Iterator[int]:
+    """Yield *directory*, which is *path*, and, one at a time, a descriptor of each cgroup below it.
+
+    Those of the paths *without*, and what is below them, are passed over.
+    """
     yield directory
     for name in child_names(directory):
+        below = f"{path}/{name}"
+        if below in without:
+            continue
         try:
             child = os.open(
                 name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory
@@ -102,7 +111,7 @@ def _descend(directory: int) -> Iterator[int]:
         except FileNotFoundError:
             continue
         try:
-            yield from _descend(child)
+            yield from _descend(child, below, without)
         finally:
             os.close(child)
 

@@ -6,7 +6,6 @@ import threading
 from dataclasses import dataclass, field
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
-from nodeagent.adapters.cgroup_members import members
 from nodeagent.adapters.ipc_users import other_namespace, other_shm
 from nodeagent.adapters.processes import TICK_NS, start_time_of
 from nodeagent.domain.clock import SECOND_NS, Clock
@@ -75,9 +74,9 @@ class Census:
         """
         try:
             with self._tree.open(ref) as cgroup:
-                pids = members(cgroup.fileno(), ref.path, self._paths)
+                pids = cgroup.members(self._paths)
         except FileNotFoundError:
-            pids = []
+            pids = ()
         with self._lock:
             roll = self._rolls.setdefault(lease_id, _Roll())
             now = self._clock.boot_ns()

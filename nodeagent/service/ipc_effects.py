@@ -110,7 +110,7 @@ class Counted:
         if ref is not None:
             try:
                 self._census.see(int(arguments["lease"]), ref, closely=True)
-            except OutsideFault as fault:
+            except (OutsideFault, OSError) as fault:
                 log.info("a lease's processes cannot be counted", lease=arguments["lease"], why=str(fault))
         return self._effect.undo(arguments, evidence)
 

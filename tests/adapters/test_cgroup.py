@@ -201,7 +201,7 @@ def test_the_sweep_kills_in_a_frozen_cgroup_and_thaws_it(plain, monkeypatch):
     plain.cgroup("/sweep", cgroup__freeze="0", cgroup__procs="4242\n")
     frozen: list[str] = []
 
-    def kill(at: int, pids: list[int]) -> None:
+    def kill(at: int, pids: list[int], number: int) -> None:
         frozen.append((directory / "cgroup.freeze").read_text())
         (directory / "cgroup.procs").write_text("")
 
@@ -217,7 +217,7 @@ def test_a_pid_that_left_since_it_was_listed_is_not_signalled(tree: CgroupTree, 
     """A listed pid that now is somebody else's, outside the cgroup, is left alone."""
     outsider, _ = children.connect()
     with tree.open(tree.create(7)) as cgroup:
-        signal_members(cgroup.fileno(), [outsider])
+        signal_members(cgroup.fileno(), [outsider], signal.SIGKILL)
     assert children.answers(outsider)
 
 
