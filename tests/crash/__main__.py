@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Queue
 
 from .mutants import MUTANTS
-from .tracing import build_tracer
+from .tracing import build_tools
 
 # Processes that die with the worker, and a /run, a /dev/shm and IPC objects that nobody else is in.
 UNSHARE = ("unshare", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -70,8 +70,8 @@ def main() -> int:
     given = _arguments()
     tally, lines = Tally(), Queue[str | None]()
     with tempfile.TemporaryDirectory(prefix="nodeagent-crash-") as directory:
-        tracer = build_tracer(Path(directory))
-        workers = [_start(tracer, given, given.seed + number, lines) for number in range(given.jobs)]
+        tools = build_tools(Path(directory))
+        workers = [_start(tools, given, given.seed + number, lines) for number in range(given.jobs)]
         running = len(workers)
         end = time.monotonic() + given.seconds
         while running:
@@ -110,9 +110,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _start(
-    tracer: Path, given: argparse.Namespace, seed: int, lines: Queue[str | None]
+    tools: Path, given: argparse.Namespace, seed: int, lines: Queue[str | None]
 ) -> subprocess.Popen[str]:
-    options = [str(tracer), str(seed), *(["--power"] if given.power else [])]
+    options = [str(tools), str(seed), *(["--power"] if given.power else [])]
     options += ["--mutant", given.mutant] if given.mutant else []
     worker = subprocess.Popen(
         [*UNSHARE, sys.executable, "-m", "tests.crash.worker", *options],

@@ -26,6 +26,7 @@ TTL_SECONDS = (30, 120, 900)
 START_KILLED, VERB_KILLED = 0.3, 0.6
 POWER_LOST = 0.5  # of the deaths
 SOMETHING_MEANWHILE = 0.25  # of the starts
+REAL_TIME = 0.5  # of the worlds
 FIRST_GUESS = 40  # calls of a verb that was never counted
 LOOKS = frozenset(
     {"start", "migrate", "reconcile", "reap"}
@@ -72,9 +73,9 @@ class Aim:
 class Harness:
     """Runs rounds in world after world. *say* gets each line of the report."""
 
-    def __init__(self, tracer: Path, seed: int, *, power: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, tools: Path, seed: int, *, power: bool, say: Callable[[str], None]) -> None:
         self.rounds = 0
-        self._tracer = tracer
+        self._tools = tools
         self._power = power
         self._say = say
         self._chance = random.Random(seed)
@@ -88,7 +89,8 @@ class Harness:
         """One life and death, and the look at what is left; a world that was found wrong is left behind."""
         if self._world is None or self.rounds % ROUNDS_PER_WORLD == 0:
             self.close()
-            self._world, self._word = World(self._tracer, keeps=self._power), Word()
+            real_time = not self._power and self._chance.random() < REAL_TIME
+            self._world, self._word = World(self._tools, keeps=self._power, real_time=real_time), Word()
         self.rounds += 1
         self._wrong = False
         self._live(self._world)
@@ -138,7 +140,7 @@ class Harness:
             written_back = self._chance.choice((0.0, 0.5))
             world.lose_power(lambda: self._chance.random() < written_back)
             self._word.rebooted()
-        world.clock.now_ns += SECOND_NS
+        world.pass_time(SECOND_NS)
 
     def _meanwhile(self, world: World) -> None:
         """While no agent runs, a holder may end or time pass: what is half done is then to be undone."""
@@ -149,7 +151,7 @@ class Harness:
         if holders and self._chance.random() < 0.7:
             self._chance.choice(holders).end()
         else:
-            world.clock.now_ns += self._chance.choice(TTL_SECONDS) * SECOND_NS
+            world.pass_time(self._chance.choice(TTL_SECONDS) * SECOND_NS)
 
     def _died(self, last: tuple[str, str, Kill], call: str | None) -> None:
         verb, state, kill = last
@@ -170,7 +172,7 @@ class Harness:
     def _ask(
         self, world: World, running: Running, verb: str, kill: Kill, asked: dict[str, Any]
     ) -> dict[str, Any] | None:
-        world.clock.now_ns += SECOND_NS
+        world.pass_time(SECOND_NS)
         body = {name: value for name, value in asked.items() if name not in ("holder", "promise")}
         name = "start" if verb == "migrate" else verb
         answer = running.ask(name, kill, world.clock.now_ns, **body)
@@ -199,19 +201,22 @@ class Harness:
         elif verb in LOOKS:
             if answer.get("unready"):
                 self._found(verb, [f"the agent takes no grants: {answer['unready']}"])
-            self._found(verb, when_settled(ledger, world.outside()))
-            self._found(verb, self._word.check(ledger, world.clock.now_ns))
+            outside = world.outside()
+            self._found(verb, when_settled(ledger, outside))
+            self._found(verb, self._word.check(ledger, outside.memory, world.clock.now_ns))
         elif verb == "grant" and "id" in answer:
             self._found(verb, self._word.granted(answer, asked, asked["holder"]))
         elif verb == "backup":
             self._found(verb, self._backed_up(world, Path(asked["target"]), ledger))
         elif "promise" in asked:
-            self._answered(verb, asked["promise"], answer)
+            self._answered(world, verb, asked["promise"], answer)
 
-    def _answered(self, verb: str, promise: Promise, answer: dict[str, Any]) -> None:
+    def _answered(self, world: World, verb: str, promise: Promise, answer: dict[str, Any]) -> None:
         promise.deadlines, promise.renewing = {answer["deadline_ns"]}, False
         if verb == "attach":
             promise.attached, promise.attaching = True, False
+            if world.real_time and promise.holder.uid and self._chance.random() < 0.7:
+                promise.holder.make()
         elif verb == "release":
             promise.may_end = True
             promise.ended = answer["state"] == "released"
@@ -238,13 +243,13 @@ class Harness:
         attachable = [each for each in live if not each.attached and each.holder.alive()]
         repeatable = [asked for asked in self._word.unanswered.values() if asked["holder"].alive()]
         timed = [each for each in live if each.anchor == "ttl"]
-        mortal = [each for each in live if each.anchor != "external"]
+        mortal = [each for each in live if each.anchor not in ("external", "ttl" * world.real_time)]
         choices: list[tuple[float, Callable[[], tuple[str, dict[str, Any]]]]] = [
             (3.0 if len(live) < MOST_LIVE else 0.0, lambda: self._grant(world)),
             (3.0 if repeatable else 0.0, lambda: self._again(repeatable)),
             (1.0, lambda: ("reconcile", {})),
             (0.7, lambda: self._backup(world)),
-            (2.0 if attachable else 0.0, lambda: self._attach(attachable)),
+            (3.0 if attachable else 0.0, lambda: self._attach(attachable)),
             (1.0 if timed else 0.0, lambda: self._renew(timed)),
             (2.0 if live else 0.0, lambda: self._release(live)),
             (2.0 if mortal else 0.0, lambda: self._reap(world, mortal)),
@@ -290,7 +295,7 @@ class Harness:
         promise = self._chance.choice(leases)
         deadlines = [deadline for deadline in promise.deadlines if deadline is not None]
         if promise.anchor == "ttl" and deadlines:
-            world.clock.now_ns = max(world.clock.now_ns, *deadlines)
+            world.pass_time(max(0, max(deadlines) - world.clock.now_ns))
         else:
             promise.holder.end()
         return "reap", {}

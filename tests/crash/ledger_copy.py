@@ -46,6 +46,7 @@ class Lease:
     cgroup: str | None
     slices: tuple[Slice, ...]
     effects: tuple[tuple[str, str], ...]  # kind, state
+    told: bool = False  # that it left shared memory
 
     @property
     def holds(self) -> bool:
@@ -123,6 +124,7 @@ def _read(connection: sqlite3.Connection) -> Ledger:
     effects: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for row in connection.execute("SELECT lease, kind, state FROM effects ORDER BY id"):
         effects[row["lease"]].append((row["kind"], row["state"]))
+    told = {lease for (lease,) in connection.execute("SELECT lease FROM events WHERE kind = 'ipc_left'")}
     leases = {
         row["id"]: Lease(
             row["id"],
@@ -134,6 +136,7 @@ def _read(connection: sqlite3.Connection) -> Ledger:
             row["home"],
             tuple(slices[row["id"]]),
             tuple(effects[row["id"]]),
+            row["id"] in told,
         )
         for row in connection.execute(
             "SELECT l.*, l.cgroup AS home, a.kind, a.armed, a.deadline_ns"

@@ -11,6 +11,8 @@ from pathlib import Path
 _LIMITS = struct.Struct("<8sIIQIIII128s")
 _DEVICE = struct.Struct("<IIQIIII128s")
 _ACL_USER = 0x02
+SHM = Path("/dev/shm")
+_HOLDERS = re.compile(r"crash-(\d+)")  # files that holders make
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """Whose shared memory there is: pids of holders."""
+
+    segments: frozenset[int] = frozenset()
+    files: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Outside:
     """What there is outside the ledger."""
 
@@ -40,6 +50,7 @@ class Outside:
     usage: frozenset[int]
     acls: dict[str, frozenset[int]]  # uids let in, by device node
     strays: tuple[str, ...]  # what no lease can have
+    memory: Memory = Memory()
 
 
 def look(places: Places) -> Outside:
@@ -51,6 +62,7 @@ def look(places: Places) -> Outside:
         _usage(places, strays),
         {path.name: _users(path) for path in (places.nodes / "kfd", *(places.nodes / "dri").iterdir())},
         (*strays, *_ipc()),
+        _memory(),
     )
 
 
@@ -117,9 +129,18 @@ def _users(node: Path) -> frozenset[int]:
 
 
 def _ipc() -> list[str]:
-    """IPC objects: the harness has a namespace and a /dev/shm of its own, so all are the agent's."""
-    kinds = {"shm": "a shared memory segment", "sem": "a semaphore set", "msg": "a message queue"}
-    found = [f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()]
-    for name, what in kinds.items():
-        found += [what for _ in Path(f"/proc/sysvipc/{name}").read_text(encoding="ascii").splitlines()[1:]]
-    return found
+    """IPC objects that no holder makes: namespace and /dev/shm are the harness's own, so it was the agent."""
+    found = [str(path) for path in SHM.iterdir() if not _HOLDERS.fullmatch(path.name)]
+    return found + [f"a {name} object" for name in ("sem", "msg") for _ in _listed(name)]
+
+
+def _memory() -> Memory:
+    files = [match for path in SHM.iterdir() if (match := _HOLDERS.fullmatch(path.name))]
+    return Memory(
+        frozenset(int(line.split()[4]) for line in _listed("shm")),  # cpid
+        frozenset(int(match[1]) for match in files),
+    )
+
+
+def _listed(name: str) -> list[str]:
+    return Path(f"/proc/sysvipc/{name}").read_text(encoding="ascii").splitlines()[1:]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.crash.checker import at_any_instant, when_settled
 from tests.crash.ledger_copy import Lease, Ledger, Slice, cus_of
-from tests.crash.outside import Limits, Outside
+from tests.crash.outside import Limits, Memory, Outside
 from tests.crash.word import Holder, Promise, Word
 
 GIB = 1 << 30
@@ -134,15 +134,34 @@ BROKEN = {
 @pytest.mark.parametrize(("changes", "left", "told"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_word_is_told(holder: Holder, changes: dict[str, object], left: Ledger, told: str) -> None:
     """Whatever was answered and does not hold any more has its own complaint."""
-    assert any(each.startswith(told) for each in word(holder, **changes).check(left, NOW))
+    assert any(each.startswith(told) for each in word(holder, **changes).check(left, Memory(), NOW))
 
 
 @pytest.mark.parametrize("left", [ledger(LEASE), ledger(FREE)], ids=["still there", "gone"])
 def test_a_release_without_an_answer_may_go_either_way(holder: Holder, left: Ledger) -> None:
     """Whoever asked was told nothing, so both are right, and from then on only what it was."""
     given = word(holder, may_end=True)
-    assert list(given.check(left, NOW)) == []
+    assert list(given.check(left, Memory(), NOW)) == []
     assert not given.promises[7].may_end or given.promises[7].ended
+
+
+def test_a_live_holders_memory_stays(holder: Holder) -> None:
+    """What a process of a live lease made is not taken from under it."""
+    holder.made = True
+    there = Memory(frozenset({holder.pid}), frozenset({holder.pid}))
+    assert list(word(holder).check(ledger(LEASE), there, NOW)) == []
+    (told,) = word(holder).check(ledger(LEASE), Memory(files=there.files), NOW)
+    assert told == "disturbed: shared memory of lease 7 is gone"
+
+
+def test_an_ended_holders_memory_goes_or_is_told(holder: Holder) -> None:
+    """What an ended lease left is removed, or its holder is told that it stays."""
+    holder.made = True
+    left = Memory(files=frozenset({holder.pid}))
+    (told,) = word(holder, ended=True).check(ledger(FREE), left, NOW)
+    assert told == "orphan: shared memory of lease 7, and nobody is told"
+    assert list(word(holder, ended=True).check(ledger(replace(FREE, told=True)), left, NOW)) == []
+    assert list(word(holder, ended=True).check(ledger(FREE), Memory(), NOW)) == []
 
 
 def test_cu_lists_are_read_as_they_are_spelled() -> None:

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.tracing import Kill, Traced, Tracer, arm, build_tracer, load_filter
+from tests.crash.tracing import Kill, Traced, Tracer, arm, build_tools, load_filter
 
 pytestmark = pytest.mark.root
 
 
 @pytest.fixture(scope="module")
-def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_tracer(tmp_path_factory.mktemp("tracer"))
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tools(tmp_path_factory.mktemp("tracer"))
 
 
 @pytest.fixture
-def tracer(executable: Path) -> Iterator[Tracer]:
-    made = Tracer(executable)
+def tracer(tools: Path) -> Iterator[Tracer]:
+    made = Tracer(tools)
     yield made
     made.close()
 
@@ -98,7 +98,7 @@ def test_opening_to_read_does_not_count(tracer: Tracer, tmp_path: Path) -> None:
     assert traced(tracer, Kill(0, after=False), act) == Traced((0, 2), None)
 
 
-def test_what_was_synced_survives_and_nothing_else(executable: Path, tmp_path: Path) -> None:
+def test_what_was_synced_survives_and_nothing_else(tools: Path, tmp_path: Path) -> None:
     """What is kept: a file's content at its last sync, and the names at the last sync of the directory."""
     state, surviving = tmp_path / "state", tmp_path / "surviving"
     for directory in (state, surviving):
@@ -113,7 +113,7 @@ def test_what_was_synced_survives_and_nothing_else(executable: Path, tmp_path: P
         os.fsync(directory)
         (state / "late").touch()
 
-    tracer = Tracer(executable, state=state, surviving=surviving)
+    tracer = Tracer(tools, state=state, surviving=surviving)
     traced(tracer, Kill(0, after=False), act)
     tracer.close()
     inode = (state / "file").stat().st_ino

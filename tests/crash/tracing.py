@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("tracer.c", "surviving.c")
+PROGRAMS = {"tracer": ("tracer.c", "surviving.c"), "holder": ("holder.c",)}
 BUILD = ("cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
 
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
@@ -39,17 +39,19 @@ class Traced:
     killed: str | None  # the name of the call that was its last
 
 
-def build_tracer(directory: Path) -> Path:
-    """Compile the tracer into *directory*."""
-    tracer = directory / "tracer"
-    subprocess.run([*BUILD, "-o", str(tracer), *(str(HERE / name) for name in SOURCES)], check=True)
-    return tracer
+def build_tools(directory: Path) -> Path:
+    """Compile the tracer and the holder into *directory*, for every user to run."""
+    directory.chmod(0o755)
+    for name, sources in PROGRAMS.items():
+        subprocess.run([*BUILD, "-o", directory / name, *(HERE / source for source in sources)], check=True)
+    return directory
 
 
 class Tracer:
     """A running tracer. *state*, *surviving*: the directory whose synced content is to be kept, and where."""
 
-    def __init__(self, executable: Path, *, state: Path | None = None, surviving: Path | None = None) -> None:
+    def __init__(self, tools: Path, *, state: Path | None = None, surviving: Path | None = None) -> None:
+        executable = tools / "tracer"
         self.filter = subprocess.run([executable, "--filter"], check=True, capture_output=True).stdout
         kept = [str(path) for path in (state, surviving) if path is not None]
         self._process = subprocess.Popen(

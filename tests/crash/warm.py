@@ -35,10 +35,10 @@ def share_statements() -> None:
     dialect.__eq__ = lambda self, other: type(self) is type(other)
 
 
-def warm_up(tracer: Path) -> None:
+def warm_up(tools: Path) -> None:
     """Live one agent's life in this very process, untraced."""
     share_statements()
-    world = World(tracer, keeps=False)
+    world = World(tools, keeps=False, real_time=False)
     try:
         built = world.build()
         verbs, pid = Verbs(built), world.holder(1000).pid

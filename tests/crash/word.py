@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .ledger_copy import Lease, Ledger
+from .outside import Memory
+
+
+PATIENCE_SECONDS = 20
 
 
 @dataclass
@@ -18,6 +23,7 @@ class Holder:
     process: subprocess.Popen[bytes]
     uid: int
     ended: bool = False  # by the harness
+    made: bool = False  # shared memory
 
     @property
     def pid(self) -> int:
@@ -30,6 +36,22 @@ class Holder:
         self.ended = True
         self.process.kill()
         self.process.wait()
+
+    def make(self) -> None:
+        """Let it make shared memory, and wait until that is there."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"!")
+        self.process.stdin.flush()
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not self.shared_file.exists():
+            if time.monotonic() > end:
+                raise RuntimeError(f"process {self.pid} makes no {self.shared_file}")
+            time.sleep(0.001)
+        self.made = True
+
+    @property
+    def shared_file(self) -> Path:
+        return Path(f"/dev/shm/crash-{self.pid}")
 
     def cgroup(self) -> str | None:
         """Its cgroup2 path; None once it is dead."""
@@ -127,8 +149,11 @@ class Word:
         for promise in self.live():
             promise.ended = True
 
-    def check(self, ledger: Ledger, now_ns: int) -> Iterator[str]:
-        """Hold the settled *ledger* to what was promised, and learn which way the unanswered went."""
+    def check(self, ledger: Ledger, memory: Memory, now_ns: int) -> Iterator[str]:
+        """Hold the settled *ledger* to what was promised, and learn which way the unanswered went.
+
+        *memory*: whose shared memory there is.
+        """
         self._adopt(ledger)
         for promise in self.promises.values():
             row = ledger.leases.get(promise.id)
@@ -136,6 +161,7 @@ class Word:
                 yield f"lost: lease {promise.id} was answered, and is not in the ledger"
             else:
                 yield from self._kept(promise, row, now_ns)
+                yield from _memory_of(promise, row, memory)
         for lease in ledger.leases.values():
             if lease.state == "active" and lease.id not in self.promises:
                 yield f"lease {lease.id} is active, and nobody asked for it"
@@ -185,3 +211,14 @@ class Word:
                 {row.deadline_ns},
                 may_end=True,
             )
+
+
+def _memory_of(promise: Promise, row: Lease, memory: Memory) -> Iterator[str]:
+    """Of a live holder it is all there; of an ended lease it is gone, or it was told that some stays."""
+    holder = promise.holder
+    if not holder.made:
+        return
+    if not promise.ended and holder.alive() and holder.pid not in memory.segments & memory.files:
+        yield f"disturbed: shared memory of lease {promise.id} is gone"
+    if promise.ended and holder.pid in memory.segments | memory.files and not row.told:
+        yield f"orphan: shared memory of lease {promise.id}, and nobody is told"

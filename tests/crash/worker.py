@@ -20,7 +20,7 @@ from .warm import warm_up
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("tracer", type=Path)
+    parser.add_argument("tools", type=Path)
     parser.add_argument("seed", type=int)
     parser.add_argument("--power", action="store_true")
     parser.add_argument("--mutant", choices=sorted(MUTANTS))
@@ -30,9 +30,9 @@ def main() -> None:
     subject.without_threads()
     if given.mutant:
         MUTANTS[given.mutant]()
-    warm_up(given.tracer)
+    warm_up(given.tools)
     print(f"seed {given.seed}", flush=True)
-    harness = Harness(given.tracer, given.seed, power=given.power, say=lambda line: print(line, flush=True))
+    harness = Harness(given.tools, given.seed, power=given.power, say=lambda line: print(line, flush=True))
     try:
         while not select.select([sys.stdin], [], [], 0)[0]:
             harness.round()
@@ -44,8 +44,8 @@ def main() -> None:
 def mount_own() -> None:
     """A /run and a /dev/shm of our own, so that whatever is in them is the agent's and goes with us."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for directory in (b"/run", b"/dev/shm"):
-        if libc.mount(b"crash", directory, b"tmpfs", 0, b"mode=0755"):
+    for directory, mode in ((b"/run", b"mode=0755"), (b"/dev/shm", b"mode=1777")):
+        if libc.mount(b"crash", directory, b"tmpfs", 0, mode):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), directory.decode())
 
 

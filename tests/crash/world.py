@@ -65,16 +65,24 @@ class Running:
 
 
 class World:
-    """Made anew for every few dozen deaths. *keeps*: it also knows what a power loss would leave."""
+    """Made anew for every few dozen deaths. *keeps*: it also knows what a power loss would leave.
 
-    def __init__(self, tracer: Path, *, keeps: bool) -> None:
+    In *real_time* none is skipped, so the kernel's times are the agent's too, and holders make shared memory.
+    """
+
+    def __init__(self, tools: Path, *, keeps: bool, real_time: bool) -> None:
         self.base = RUN / f"crash-{secrets.token_hex(6)}"
         self.state, self.root = self.base / "state", self.base / "machine"
         self._surviving = self.base / "surviving"
         self._job = cgroup2_mount() / self.base.name.replace("crash", "crashjob")
         for directory in (self.base, self.state, self._surviving):
             directory.mkdir(mode=0o700)
+        self.real_time = real_time
         self.clock = subject.Clock("boot-0", FIRST_NS)
+        if real_time:
+            self.clock.booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.pass_time(0)
+        self._holder = tools / "holder"
         self.holders: list[Holder] = []
         self._machine = machine.find(MACHINE)
         machine.materialise(self._machine, self.root)
@@ -83,7 +91,7 @@ class World:
         stem = wiring.instance(self.state).removesuffix(".slice")
         self.places = Places(cgroup2_mount(), stem, HOOK, self.root / "dev")
         kept = {"state": self.state, "surviving": self._surviving} if keeps else {}
-        self._tracer = Tracer(tracer, **kept)
+        self._tracer = Tracer(tools, **kept)
         self._built: wiring.Built | None = None
 
     def build(self) -> wiring.Built:
@@ -120,11 +128,20 @@ class World:
 
     def holder(self, uid: int, *, in_job: bool = False) -> Holder:
         """A new sleeping process of *uid*; one in a job's cgroup gets its leases nested there."""
-        process = subprocess.Popen(["sleep", "infinity"], user=uid, group=uid, extra_groups=[], cwd="/")
+        process = subprocess.Popen(
+            [self._holder], stdin=subprocess.PIPE, user=uid, group=uid, extra_groups=[], cwd="/"
+        )
         if in_job:
             (self._job / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
         self.holders.append(Holder(process, uid))
         return self.holders[-1]
+
+    def pass_time(self, nanoseconds: int) -> None:
+        """Turn the clock on, or look at the real one."""
+        if self.real_time:
+            self.clock.now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        else:
+            self.clock.now_ns += nanoseconds
 
     def ledger(self) -> Ledger:
         return read_ledger(self.state, self.base / "copy")
