@@ -12,7 +12,6 @@ from typing import Any
 from .ledger_copy import Lease, Ledger
 from .outside import Memory
 
-
 PATIENCE_SECONDS = 20
 
 
