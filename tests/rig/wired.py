@@ -7,6 +7,7 @@ import subprocess
 import textwrap
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ class Wired:
         self._caller = subprocess.Popen(["sleep", "infinity"])
         (CALLERS / "cgroup.procs").write_text(str(self._caller.pid))
         shown = machine.write(directory / "mi300x-spx.json")
-        node = wiring.simulated_node(str(shown), self.state)
+        # Made of files, but its cards are fakegpu's, of which this kernel tells.
+        node = replace(wiring.simulated_node(str(shown), self.state), announced=True)
         self._tree = node.root
         machine.show_processes(node.root)
         self.built = wiring.build(config, node)

@@ -6,6 +6,7 @@
  *
  *	drm/PCI/vram		one dmem region a GPU, named as amdgpu names it
  *	/dev/dri/renderDN	one device a GPU, with the numbers of a render node (226:N)
+ *	/sys/class/drm/cardN	one a GPU, to announce resets: events.c
  *	/dev/kfd		makes its opener known, and takes KFD's ioctls for memory
  *	/sys/class/kfd/kfd/proc/PID/vram_GPUID
  *				bytes that PID holds, from its first open of one of these until its last close
@@ -30,6 +31,7 @@
  *	hang		"alloc" or "close": who does that sleeps uninterruptibly (state D) until this reads "never";
  *			an alloc is charged before, a close's charge is freed after. Closing without a buffer never hangs.
  *	limit_errno	what an alloc over a limit fails with; 0: the controller's own EAGAIN
+ *	wedge		the PCI address of a card that announces its reset: events.c
  */
 
 #include <linux/cdev.h>
@@ -538,9 +540,12 @@ static int fg_add(char *spec)
 		return g->region ? PTR_ERR(g->region) : -ENODEV;
 	dev = device_create(&fg_render_class, NULL, MKDEV(FG_DRM_MAJOR, g->minor), g, "renderD%u", g->minor);
 	if (IS_ERR(dev)) {
-		dmem_cgroup_unregister_region(g->region);
-		return PTR_ERR(dev);
+		ret = PTR_ERR(dev);
+		goto err_region;
 	}
+	ret = fg_add_card(g, pci);
+	if (ret)
+		goto err_device;
 
 	snprintf(g->vram_name, sizeof(g->vram_name), "vram_%u", g->gpu_id);
 	sysfs_attr_init(&g->vram_attr);
@@ -548,6 +553,12 @@ static int fg_add(char *spec)
 	g->vram_attr.mode = 0444;
 	fg_vram_attrs[fg_nr++] = &g->vram_attr;
 	return 0;
+
+err_device:
+	device_destroy(&fg_render_class, MKDEV(FG_DRM_MAJOR, g->minor));
+err_region:
+	dmem_cgroup_unregister_region(g->region);
+	return ret;
 }
 
 static void fg_remove_all(void)
@@ -555,6 +566,7 @@ static void fg_remove_all(void)
 	while (fg_nr > 0) {
 		struct fg_gpu *g = &fg_gpus[--fg_nr];
 
+		fg_remove_card(g);
 		device_destroy(&fg_render_class, MKDEV(FG_DRM_MAJOR, g->minor));
 		dmem_cgroup_unregister_region(g->region);
 	}
@@ -609,9 +621,12 @@ static int __init fg_init(void)
 	ret = class_register(&fg_kfd_class);
 	if (ret)
 		goto err_render_class;
-	ret = fg_add_kfd();
+	ret = fg_cards_init();
 	if (ret)
 		goto err_kfd_class;
+	ret = fg_add_kfd();
+	if (ret)
+		goto err_cards;
 	ret = fg_add_all();
 	if (ret)
 		goto err_kfd;
@@ -633,6 +648,8 @@ err_gpus:
 	fg_remove_all();
 err_kfd:
 	fg_remove_kfd();
+err_cards:
+	fg_cards_exit();
 err_kfd_class:
 	class_unregister(&fg_kfd_class);
 err_render_class:
@@ -656,6 +673,7 @@ static void __exit fg_exit(void)
 		fg_free(b);
 	fg_remove_all();
 	fg_remove_kfd();
+	fg_cards_exit();
 	class_unregister(&fg_kfd_class);
 	class_unregister(&fg_render_class);
 	unregister_chrdev_region(fg_kfd_devt, 1);

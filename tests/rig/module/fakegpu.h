@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* fakegpu - what its two halves share: core.c says what it all is, ioctl.c speaks the drivers' own language. */
+/*
+ * fakegpu - what its parts share: core.c says what it all is, ioctl.c speaks the drivers' own language,
+ * events.c tells of resets.
+ */
 #ifndef FAKEGPU_H
 #define FAKEGPU_H
 
@@ -12,11 +15,14 @@
 
 #define FG_MAX_GPUS	16
 
+struct device;
 struct dmem_cgroup_pool_state;
 struct dmem_cgroup_region;
 
 struct fg_gpu {
 	struct dmem_cgroup_region *region;
+	struct device *function;	/* named like the PCI function */
+	struct device *card;		/* of DRM, below it */
 	struct attribute vram_attr;	/* vram_GPUID of every process */
 	char vram_name[24];
 	unsigned int gpu_id;
@@ -66,6 +72,12 @@ int fg_drop(struct fg_file *f, unsigned int id, bool all);
 void fg_hang_after_alloc(void);
 /* The GPU whose render node @file is; NULL for another file. */
 struct fg_gpu *fg_render_gpu(struct file *file);
+
+/* The class of the cards, then each card as its GPU comes and goes. */
+int fg_cards_init(void);
+void fg_cards_exit(void);
+int fg_add_card(struct fg_gpu *g, const char *pci);
+void fg_remove_card(struct fg_gpu *g);
 
 long fg_kfd_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 long fg_render_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
