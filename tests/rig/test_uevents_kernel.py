@@ -44,7 +44,7 @@ def state(agent: Wired, lease: Lease) -> LeaseState:
 
 
 def test_a_reset_loses_the_leases_of_its_card_alone(rig, agent: Wired, eventually) -> None:
-    """Its process gets the signal, its slice is free once its memory is back; a neighbour keeps everything."""
+    """Its process gets the signal, its slice is free once its memory is back; a neighbour keeps all."""
     lease, gpu, holder = held(rig, agent)
     neighbour, other, beside = held(rig, agent)
     assert other != gpu
