@@ -48,10 +48,10 @@ from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
-from nodeagent.service.leftovers import IPC, Leftovers
 from nodeagent.service.means import Means
 from nodeagent.service.proof import KFD, VRAM, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler, Sources
+from nodeagent.service.shared_memory import IPC, SharedMemory
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
 
@@ -89,7 +89,7 @@ class Tiers:
     means: tuple[Means, ...]
     evidence: Evidence
     looks: Mapping[str, Callable[[], None]]
-    leftovers: Leftovers | None
+    shared_memory: SharedMemory | None
 
     @property
     def kept(self) -> dict[str, Effect]:
@@ -130,11 +130,11 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         SUPERVISED: SupervisedEffect(supervisor),
         GATE: GateEffect(gate, survey),
     }
-    leftovers = None
+    shared_memory = None
     if tree is not None:
-        leftovers = _leftovers(ground, tree, ledger)
-        occupants = Counted(effects[OCCUPANTS], leftovers.census)
-        effects |= {IPC: IpcEffect(ledger, leftovers), OCCUPANTS: occupants}
+        shared_memory = _shared_memory(ground, tree, ledger)
+        occupants = Counted(effects[OCCUPANTS], shared_memory.census)
+        effects |= {IPC: IpcEffect(ledger, shared_memory), OCCUPANTS: occupants}
     # Undone from the last to the first: who died, then who might still enter, then the memory.
     means: tuple[Means, ...] = (
         IpcMeans(_ipc_stays(config)),
@@ -148,8 +148,8 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     looks = {"gate": gate.look}
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
-    looks |= {"census": leftovers.census.look} if leftovers else {}
-    return Tiers(dmem, supervisor, effects, means, evidence, looks, leftovers)
+    looks |= {"census": shared_memory.census.look} if shared_memory else {}
+    return Tiers(dmem, supervisor, effects, means, evidence, looks, shared_memory)
 
 
 def _kernel_tier(
@@ -192,10 +192,10 @@ def _effects(
     return effects
 
 
-def _leftovers(ground: Ground, tree: CgroupTree, ledger: Ledger) -> Leftovers:
+def _shared_memory(ground: Ground, tree: CgroupTree, ledger: Ledger) -> SharedMemory:
     space = IpcSpace()
     census = Census(ledger, ground.clock, tree, space.device())
-    return Leftovers(ledger, ground.clock, tree, census, space, IpcUsers(space.in_use))
+    return SharedMemory(ledger, ground.clock, tree, census, space, IpcUsers(space.in_use))
 
 
 def _ipc_stays(config: settings.Config) -> str | None:

@@ -131,7 +131,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     tiers = build_tiers(
         config, Ground(node, clock, tree, systemd, hook, in_use, scanner.idle), ledger, survey
     )
-    entered = tiers.leftovers.census.enter if tiers.leftovers else lambda lease, pid: None
+    entered = tiers.shared_memory.census.enter if tiers.shared_memory else lambda lease, pid: None
     journal = Journal(ledger, tiers.effects)
     releaser = Releaser(
         ledger,
@@ -175,7 +175,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             changes=changes,
             identity=Identity(socket.gethostname(), node.machine, __version__),
             told=journal.told,
-            left=tiers.leftovers.view if tiers.leftovers else None,
+            left=tiers.shared_memory.view if tiers.shared_memory else None,
             tiers=planner.tiers,
             strangers=differences.strangers,
         )

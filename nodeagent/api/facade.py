@@ -11,8 +11,8 @@ from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
-from nodeagent.service.leftovers import Left
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
+from nodeagent.service.shared_memory import Left
 
 
 class Agent(Protocol):

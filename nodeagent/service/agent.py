@@ -17,10 +17,10 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Told
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
-from nodeagent.service.leftovers import Left
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns_nothing
+from nodeagent.service.shared_memory import Left
 from nodeagent.service.survey import Survey, free_of
 
 TRANSIENT = frozenset({LeaseState.QUEUED, LeaseState.PREPARING, LeaseState.RELEASING})

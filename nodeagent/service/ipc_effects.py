@@ -16,9 +16,9 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.census import Census
 from nodeagent.service.cgroup_effects import ref_of
 from nodeagent.service.effects import Arguments, Effect, Evidence, Pending, Planned
-from nodeagent.service.leftovers import IPC, Leftovers, described
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
+from nodeagent.service.shared_memory import IPC, SharedMemory, described
 
 log = structlog.get_logger()
 
@@ -49,14 +49,14 @@ class IpcMeans:
 class IpcEffect:
     """Writes down what the uid had before, and removes what the lease alone can have made."""
 
-    def __init__(self, ledger: Ledger, leftovers: Leftovers) -> None:
+    def __init__(self, ledger: Ledger, shared_memory: SharedMemory) -> None:
         self._ledger = ledger
-        self._leftovers = leftovers
+        self._shared_memory = shared_memory
         # The walk back comes here again while something below waits; what was told once is enough.
         self._done: dict[int, Evidence] = {}
 
     def apply(self, arguments: Arguments) -> Evidence:
-        return self._leftovers.begin(arguments)
+        return self._shared_memory.begin(arguments)
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
         return {}
@@ -64,7 +64,7 @@ class IpcEffect:
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         lease = int(arguments["lease"])
         if "since_ns" not in evidence:
-            return {"left": "nobody could enter yet"}
+            return {"removed": 0, "left": 0}  # nobody could enter yet
         if lease not in self._done:
             while len(self._done) >= _REMEMBERED:
                 del self._done[next(iter(self._done))]
@@ -73,7 +73,7 @@ class IpcEffect:
 
     def _clear(self, lease: int, arguments: Arguments, evidence: Evidence) -> Evidence:
         try:
-            verdicts = self._leftovers.clear(lease, int(arguments["uid"]), evidence)
+            verdicts = self._shared_memory.clear(lease, int(arguments["uid"]), evidence)
         except (OutsideFault, OSError) as fault:
             self._tell(lease, (), str(fault))
             return {"fault": str(fault)}

@@ -33,9 +33,9 @@ from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
-from nodeagent.service.leftovers import Left
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
 from nodeagent.service.rights import must_administer, must_be_allowed
+from nodeagent.service.shared_memory import Left
 
 GIB = 1 << 30
 SECOND_NS = 1_000_000_000

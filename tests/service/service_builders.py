@@ -166,7 +166,7 @@ class House:
                 changes=self.changes,
                 identity=Identity("node", name, "0"),
                 told=self.journal.told,
-                left=self.tiers.leftovers.view if self.tiers.leftovers else None,
+                left=self.tiers.shared_memory.view if self.tiers.shared_memory else None,
                 tiers=self.planner.tiers,
                 strangers=self.differences.strangers,
             )

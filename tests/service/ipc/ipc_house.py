@@ -13,7 +13,7 @@ from nodeagent.adapters.ipc import SHM, IpcSpace
 from nodeagent.domain.ipc import Kind
 from nodeagent.domain.lease import AnchorKind, Lease
 from nodeagent.service.census import Census
-from nodeagent.service.leftovers import Leftovers
+from nodeagent.service.shared_memory import SharedMemory
 
 # Of this run alone: another one's processes would be sessions of theirs.
 UID, OTHER = 530_000_000 + os.getpid(), 540_000_000 + os.getpid()
@@ -49,13 +49,13 @@ class IpcHouse(House):
     space = IpcSpace()
 
     @property
-    def leftovers(self) -> Leftovers:
-        assert self.tiers.leftovers is not None
-        return self.tiers.leftovers
+    def shared_memory(self) -> SharedMemory:
+        assert self.tiers.shared_memory is not None
+        return self.tiers.shared_memory
 
     @property
     def census(self) -> Census:
-        return self.leftovers.census
+        return self.shared_memory.census
 
     def take(self, uid: int = UID, **order: Any) -> Lease:
         return self.grant(user(uid), cus=8, **{"anchor": CGROUP, **order})
@@ -104,4 +104,4 @@ def kinds(uid: int = UID) -> set[Kind]:
 
 def verdicts(house: IpcHouse, lease: Lease) -> dict[str, str]:
     """Reasons by kind, as the dry run has them."""
-    return {one["kind"]: one["reason"] for one in house.leftovers.view(lease).objects}
+    return {one["kind"]: one["reason"] for one in house.shared_memory.view(lease).objects}

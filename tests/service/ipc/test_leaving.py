@@ -15,9 +15,9 @@ from nodeagent.adapters.ipc import IpcSpace
 from nodeagent.domain.errors import NotAllowed, OutsideFault
 from nodeagent.domain.ipc import Kind, Reason
 from nodeagent.domain.lease import Holder, HolderKind, LeaseState
-from nodeagent.service import leftovers as leftovers_module
+from nodeagent.service import shared_memory
 from nodeagent.service.ipc_effects import IpcMeans
-from nodeagent.service.leftovers import IPC, wrapper_of
+from nodeagent.service.shared_memory import IPC, wrapper_of
 
 pytestmark = [pytest.mark.root, pytest.mark.cgroup2]
 
@@ -30,7 +30,7 @@ def test_what_a_leases_programs_left_goes_with_it(ipc: IpcHouse, makers, name: s
     assert kinds() == set()
     assert name in ipc.told(lease, "ipc_removed")
     assert "ipc_left" not in ipc.kinds(lease)
-    left = ipc.leftovers.view(lease)
+    left = ipc.shared_memory.view(lease)
     assert left.ended and all(one["goes"] for one in left.objects)
     assert {one["kind"] for one in left.objects} == {"sysv-shm", "sysv-msg", "posix-shm"}
 
@@ -196,7 +196,7 @@ def test_a_fault_holds_up_no_release(ipc: IpcHouse, makers, monkeypatch: pytest.
         patch.setattr(IpcSpace, "find", refuse)
         assert ipc.release(lease).state is LeaseState.RELEASED
     assert "made to fail" in ipc.told(lease, "ipc_left")
-    assert ipc.leftovers.view(lease).note == "/proc/sysvipc/shm: made to fail"
+    assert ipc.shared_memory.view(lease).note == "/proc/sysvipc/shm: made to fail"
 
 
 def test_a_kernel_that_says_no_is_told(ipc: IpcHouse, makers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +232,14 @@ def test_turned_off_nothing_is_planned(ipc: IpcHouse) -> None:
     lease = ipc.take()
     assert IPC not in [record.kind for record in ipc.ledger.effects(lease.id)]
     assert (off.tier().present, off.tier().why) == (False, "turned off by release.ipc")
-    assert ipc.leftovers.view(lease).objects == ()
+    assert ipc.shared_memory.view(lease).objects == ()
 
 
 def test_what_could_not_be_written_down_is_not_removed(
     ipc: IpcHouse, makers, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user with too many objects at the lease's begin keeps all: nobody could tell new from old."""
-    monkeypatch.setattr(leftovers_module, "MOST_BEFORE", 0)
+    monkeypatch.setattr(shared_memory, "MOST_BEFORE", 0)
     makers(UID, f"file {name}").end()
     lease = ipc.take()
     makers(UID, "segment", lease=(ipc, lease))

@@ -1,4 +1,4 @@
-"""Gathers what is known of a lease's shared memory, has it judged, and removes what is proved."""
+"""A lease's shared memory: gathers what is known of it, has it judged, and removes what is proved."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Left:
     note: str | None = None
 
 
-class Leftovers:
-    """Objects of a lease's uid. Nothing is removed that the lease alone cannot have made."""
+class SharedMemory:
+    """What the uid of a lease has there. Nothing goes unless the lease alone can have made it."""
 
     def __init__(
         self,
