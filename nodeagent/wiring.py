@@ -143,7 +143,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         changes,
         config.release.timeout_seconds,
         survey.away,
-        tiers.evidence.gather,
+        tiers.obstacles.gather,
     )
     planner = Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory)))
     placer = Placer(planner, config.defaults.shared_cu)

@@ -103,7 +103,7 @@ class House:
             self.changes,
             timeout,
             self.survey.away,
-            self.tiers.evidence.gather,
+            self.tiers.obstacles.gather,
         )
         self.planner = (PlannerWithMore if effect else Planner)(
             tree, None if tree else "none", self.tiers.means, clock
