@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nodeagent.adapters.acl import DeviceNode
+from nodeagent.adapters.bounded import Bounded
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.fdinfo import DRM_MAJOR
@@ -23,6 +24,7 @@ from nodeagent.service.survey import Survey
 
 Facts = dict[str, Json]
 
+LOOK_SECONDS = 5.0  # a user can make who looks at its processes wait, and cleaners are few
 MOST = 64  # entries of one list: it is to be read by a person
 
 
@@ -46,9 +48,14 @@ class Obstacles:
         self._dmem = dmem
         self._kfd = kfd
         self._used = used
+        self._bounded = Bounded[Facts](LOOK_SECONDS)
 
     def gather(self, lease: Lease) -> Facts:
         """Processes of the lease's cgroup; who has its devices, or shared buffers, open; the counters."""
+        found = self._bounded.call(lambda: self._look(lease))
+        return {"unknown": "some process holds up who looks at it"} if found is None else found
+
+    def _look(self, lease: Lease) -> Facts:
         whose = owners(self._ledger, self._tree, self._clock)
         held = [one.placed for one in lease.slices if one.state is not SliceState.FREE]
         devices = [device for one in held if (device := self._survey.found().device(one.device))]
