@@ -66,14 +66,14 @@ class SidecarFiles:
 
     def write(self, lease: int, content: Mapping[str, Any]) -> None:
         """Replace the file, so that whoever reads it sees the old or the new one."""
-        path = self.path(lease)
+        path, text = self.path(lease), json.dumps(content, separators=(",", ":"))
         fresh = path.with_suffix(_NEW)
         with _named(path):
             self._prepare()
             fresh.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
-                json.dump(content, file, separators=(",", ":"))
+            with os.fdopen(os.open(fresh, flags, 0o600), "w", encoding="ascii") as file:
+                file.write(text)
             fresh.rename(path)
 
     def remove(self, lease: int) -> None:

@@ -56,7 +56,7 @@ class Sidecars:
         if self._files.unavailable() is None:
             try:
                 self.write(lease)
-            except AgentError as fault:
+            except (AgentError, OSError) as fault:
                 log.warning("a sidecar was not written", lease=lease, why=str(fault))
 
     def write(self, lease: int) -> bool:
