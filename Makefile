@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash test-rocm userlands rig test-rig mutants enforcement lint format docs model bench build clean
+.PHONY: help setup demo run test test-long crash test-rocm userlands rig test-rig mutants enforcement lint format docs model bench soak build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -75,8 +75,12 @@ bench: setup ## the numbers of docs/performance.md, measured here (minutes)
 	$(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2
 	! $(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2 --mutant
 	$(BIN)/python tests/bench/latency.py
+	$(BIN)/python tests/bench/durability.py
 	$(BIN)/python tests/bench/hook_cost.py
 	$(BIN)/python tests/bench/supervisor_cost.py
+
+soak: setup ## 100,000 leases, one after the other: nothing may grow (half an hour at least)
+	$(BIN)/python tests/bench/soak.py --cycles 100000
 
 build: setup ## both wheels, in dist/
 	@.ci/build

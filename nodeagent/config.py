@@ -10,7 +10,7 @@ import os
 import stat
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -68,7 +68,7 @@ class Devices(_Section):
     gate: Literal["off", "acl"] = Field(
         default="off", description="acl: device nodes are closed to users that hold no lease there"
     )
-    gate_exempt_uids: list[int] = Field(
+    gate_exempt_uids: list[Annotated[int, Field(ge=0)]] = Field(
         default=[], description="uids of services that keep every device node while the gate is on"
     )
     gate_on_leftover: Literal["report", "kill"] = Field(
@@ -132,7 +132,7 @@ class Privacy(_Section):
     """What users see of each other."""
 
     leases: Literal["masked", "open"] = Field(
-        default="masked", description="masked: others' holders are hidden"
+        default="masked", description="masked: others' holders are hidden; open: everybody sees them"
     )
 
 

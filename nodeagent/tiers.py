@@ -41,7 +41,6 @@ from nodeagent.service.cgroup_effects import (
 )
 from nodeagent.service.closure import Closing
 from nodeagent.service.effects import Effect
-from nodeagent.service.evidence import Evidence
 from nodeagent.service.farewell import Farewell, Grace
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
@@ -49,6 +48,7 @@ from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Means
+from nodeagent.service.obstacles import Obstacles
 from nodeagent.service.proof import KFD, VRAM, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler, Sources
 from nodeagent.service.shared_memory import IPC, SharedMemory
@@ -87,7 +87,7 @@ class Tiers:
     supervisor: Supervisor
     effects: Mapping[str, Effect]
     means: tuple[Means, ...]
-    evidence: Evidence
+    obstacles: Obstacles
     looks: Mapping[str, Callable[[], None]]
     shared_memory: SharedMemory | None
 
@@ -122,7 +122,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     sources, tolerance = figures(node), config.release.leak_tolerance_bytes
     sampler = Sampler(ledger, ground.clock, survey, tree, sources)
     kfd, used = partial(sources.kfd, None), partial(_vram_used, node.tree)
-    evidence = Evidence(ledger, ground.clock, survey, tree, dmem, kfd, used)
+    obstacles = Obstacles(ledger, ground.clock, survey, tree, dmem, kfd, used)
     effects |= {
         KFD: KfdEffect(ledger, ground.clock, tree, kfd),
         VRAM: VramEffect(sampler, used, ground.clock, tolerance),
@@ -149,7 +149,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
     looks |= {"census": shared_memory.census.look} if shared_memory else {}
-    return Tiers(dmem, supervisor, effects, means, evidence, looks, shared_memory)
+    return Tiers(dmem, supervisor, effects, means, obstacles, looks, shared_memory)
 
 
 def _kernel_tier(

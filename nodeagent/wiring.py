@@ -24,6 +24,7 @@ from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
+from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.adapters.systemd import find_systemd
@@ -50,6 +51,7 @@ from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
+from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Uevents
 from nodeagent.service.upkeep import Upkeep
@@ -128,6 +130,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
 
     systemd = find_systemd(tree.mount) if tree else None
     hook = HookFiles(instance(state_dir).removesuffix(".slice"))
+    sidecars = Sidecars(SidecarFiles(instance(state_dir).removesuffix(".slice")), ledger, clock, tree)
     tiers = build_tiers(
         config, Ground(node, clock, tree, systemd, hook, in_use, scanner.idle), ledger, survey
     )
@@ -140,13 +143,15 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         changes,
         config.release.timeout_seconds,
         survey.away,
-        tiers.evidence.gather,
+        tiers.obstacles.gather,
     )
     planner = Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory)))
     placer = Placer(planner, config.defaults.shared_cu)
     booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
-    granter = Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes)
-    differences = Differences(ledger, clock, tree, systemd, hook)
+    granter = Granter(
+        ledger, survey, anchors, booker, planner, journal, releaser, locks, changes, sidecars.keep
+    )
+    differences = Differences(ledger, clock, tree, systemd, hook, sidecars)
     reconciler = Reconciler(
         ledger,
         clock,
@@ -206,10 +211,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     )
 
     def start() -> None:
-        ledger.open(floor=max(tree.lease_ids(), default=0) if tree else 0)
-        if ledger.health().writable:
-            with ledger.write(release=True) as tx:
-                tx.event("started", uid=None, data={"version": __version__, "machine": node.machine})
+        if _open(ledger, tree, sidecars, node.machine):
+            reconciler.recover()
             survey.rescan()
             watch.guarded_look()
             if foreign.by_device():
@@ -224,6 +227,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         reconciler.stop()
         releaser.close()
         ledger.close()
+        sidecars.leave()
         hook.leave()
         if tree is not None:
             tree.leave()
@@ -260,6 +264,17 @@ def classifier(config: settings.Config, owner_of: Callable[[int], int] | None = 
             return Lane(owner_of(peer.uid), administrator(peer, admin_gid=admin_gid))
 
     return classify
+
+
+def _open(ledger: Ledger, tree: CgroupTree | None, sidecars: Sidecars, machine: str) -> bool:
+    """Open the ledger, with ids above whatever is left of a lost one; whether it can be written."""
+    cgroups = tree.lease_ids() if tree else frozenset()
+    ledger.open(floor=max(cgroups | sidecars.leases(), default=0))
+    writable = ledger.health().writable
+    if writable:
+        with ledger.write(release=True) as tx:
+            tx.event("started", uid=None, data={"version": __version__, "machine": machine})
+    return writable
 
 
 def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodeagent.adapters.processes import PROC, every_pid
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -116,40 +115,3 @@ class DeviceNode:
             yield f"/proc/self/fd/{descriptor}", status
         finally:
             os.close(descriptor)
-
-
-def users_of(node: DeviceNode, proc: Path = PROC) -> tuple[int, ...]:
-    """The pids that have *node* open or mapped, found by the name of the file and its device number."""
-    return tuple(pid for pid in every_pid(proc) if _uses(proc / str(pid), node))
-
-
-def _uses(process: Path, node: DeviceNode) -> bool:
-    try:
-        # A mapping keeps the file open after its descriptor is closed.
-        return any(_is(link, node) for link in (*(process / "fd").iterdir(), *_mappings(process, node)))
-    except OSError:
-        return False  # it ended
-
-
-def _mappings(process: Path, node: DeviceNode) -> Iterator[Path]:
-    """Links to the files that *process* has mapped under the node's name; needs root's own rights."""
-    maps = (process / "maps").read_text(encoding="utf-8", errors="replace")
-    for line in maps.splitlines():
-        if _name(line) == node.path.name:
-            start, end = (int(address, 16) for address in line.split(maxsplit=1)[0].split("-"))
-            yield process / "map_files" / f"{start:x}-{end:x}"
-
-
-def _is(link: Path, node: DeviceNode) -> bool:
-    try:
-        # By name first: to stat a file on a user's file system may wait for ever.
-        if _name(str(link.readlink())) != node.path.name:
-            return False
-        return link.stat().st_rdev == os.makedev(node.major, node.minor)
-    except OSError:
-        return False
-
-
-def _name(path: str) -> str:
-    """The last part of *path*; udev may have made the node anew since it was opened."""
-    return path.removesuffix(" (deleted)").rpartition("/")[2]

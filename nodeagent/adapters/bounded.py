@@ -15,15 +15,24 @@ class Bounded(Generic[T]):
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def call(self, what: Callable[[], T]) -> T | None:
-        """What *what* returns; None where it takes too long, or an earlier one still has not come back.
+        """What *what* returns; None where it takes too long, or others before it do.
 
         Raises what it raises.
         """
-        if self._thread is not None and self._thread.is_alive():
+        if not self._turn.acquire(timeout=self._seconds):
             return None
+        try:
+            return self._call(what)
+        finally:
+            self._turn.release()
+
+    def _call(self, what: Callable[[], T]) -> T | None:
+        if self._thread is not None and self._thread.is_alive():
+            return None  # it was given up, and still has not come back
         answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 
         def run() -> None:

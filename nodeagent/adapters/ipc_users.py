@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
+from nodeagent.adapters.bounded import Bounded
 from nodeagent.adapters.ipc import SHM
 from nodeagent.adapters.processes import PROC, every_pid, stat_of, uids_of
 from nodeagent.adapters.systemcalls import statx
@@ -39,7 +38,7 @@ class IpcUsers:
         self._in_use = in_use
         self._proc = proc
         self._seconds = seconds
-        self._looking = threading.Lock()
+        self._bounded = Bounded[tuple[_OpenBy, bool]](2 * seconds)
 
     def of(
         self, uid: int, found: Collection[Found], device: int | None, inside: Callable[[int], bool]
@@ -70,24 +69,10 @@ class IpcUsers:
     def _open_by(self, pids: Sequence[int], files: Mapping[_Place, str]) -> tuple[_OpenBy, bool]:
         """Who has which, and whether everybody was looked at.
 
-        In a thread: whoever is stuck in the driver with its memory map locked must not hold up the caller.
-        One such look at a time.
+        Whoever is stuck in the driver with its memory map locked must not hold up the caller.
         """
-        answer: SimpleQueue[tuple[_OpenBy, bool]] = SimpleQueue()
-        if not self._looking.acquire(timeout=self._seconds):
-            return {}, False
-
-        def look() -> None:
-            try:
-                answer.put(_open_by(pids, files, self._proc, time.monotonic() + self._seconds))
-            finally:
-                self._looking.release()
-
-        threading.Thread(target=look, name="ipc-users", daemon=True).start()
-        try:
-            return answer.get(timeout=2 * self._seconds)
-        except Empty:
-            return {}, False
+        look = self._bounded.call(lambda: _open_by(pids, files, self._proc, time.monotonic() + self._seconds))
+        return look or ({}, False)
 
 
 def _open_by(

@@ -120,10 +120,25 @@ def _invalid(error: ValidationError) -> Response:
     return problem(KINDS[errors.InvalidField], _why(first), field=_field(first))
 
 
+# The parser's own words for these name Python's types, or repeat what the caller sent.
+_WHY = {
+    "extra_forbidden": "there is no such field",
+    "missing": "has to be there",
+    "tuple_type": "must be a list",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "union_tag_not_found": "kind has to be there",
+    "union_tag_invalid": "kind must be one of {expected_tags}",
+    "too_short": "must have at least {min_length} item(s)",
+    "too_long": "must have at most {max_length} item(s)",
+}
+
+
 def _why(error: ErrorDetails) -> str:
-    if error["type"] == "extra_forbidden":
-        return "there is no such field"
-    return error["msg"]
+    plain = _WHY.get(error["type"])
+    return error["msg"] if plain is None else plain.format(**error.get("ctx", {}))
 
 
 def _field(error: ErrorDetails) -> str:

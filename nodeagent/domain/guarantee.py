@@ -75,9 +75,9 @@ class Requirement:
         )
 
     def unmet(self, given: Guarantee) -> tuple[str, ...]:
-        """The kinds, by name, in which *given* is weaker than demanded."""
+        """What is demanded, and what is *given* instead, of each kind in which that is weaker."""
         return tuple(
-            name
+            f"asks {name}={asked.value}, has {got.value}"
             for name, asked, got in (
                 ("memory", self.memory, given.memory),
                 ("compute", self.compute, given.compute),

@@ -93,6 +93,8 @@ def _too_few(inventory: Inventory, request: Request, number: int, answer: _Answe
         why = f"asks {count} devices, {fits} of the node's {total} fit now"
         if answer.refusals:
             why += f"; {_example(answer.refusals[:1], total)}"
+        if count > total:
+            return Refusal(code, which + why, "ask for fewer devices: the node has no more", answer.refusals)
     else:
         relevant = _relevant(inventory, answer)
         code = _dominating(relevant)

@@ -14,6 +14,10 @@ from enum import StrEnum
 class Action(StrEnum):
     """In the order in which they are taken: a unit is stopped before its cgroup is removed."""
 
+    REBUILD_LEASE = "rebuild_lease"
+    WRITE_SIDECAR = "write_sidecar"
+    REMOVE_SIDECAR = "remove_sidecar"
+    REPORT_SIDECAR = "report_sidecar"
     REPORT_CGROUP = "report_cgroup"
     STOP_UNIT = "stop_unit"
     REMOVE_CGROUP = "remove_cgroup"
@@ -30,6 +34,22 @@ class SeenCgroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenSidecar:
+    """The sidecar of a lease that this ledger never had: it has lost it.
+
+    *broken*: why it is none. *there*: the cgroup that it names is still that one, or it names none. *in_use*:
+    a process runs for it. *refused*: why the ledger did not take it back.
+    """
+
+    path: str
+    broken: str | None = None
+    this_boot: bool = True
+    there: bool = True
+    in_use: bool = False
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What was seen, by lease id. The node is read before the ledger.
 
@@ -41,6 +61,10 @@ class Snapshot:
     cgroups: Mapping[int, SeenCgroup] = field(default_factory=dict)
     units: frozenset[int] = frozenset()  # slice units that systemd runs
     hooked: frozenset[int] = frozenset()  # those with files of the hook
+    sidecars: frozenset[int] = frozenset()
+    outdated: frozenset[int] = frozenset()  # those that shall have a sidecar that says so, and have not
+    wanted: frozenset[int] = frozenset()  # those that shall have one
+    forgotten: Mapping[int, SeenSidecar] = field(default_factory=dict)  # those that this ledger never had
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +78,50 @@ class Step:
     @property
     def stops_grants(self) -> bool:
         """Whether somebody may be using what the ledger takes for free. Never killed: it is not ours to."""
-        return self.action is Action.REPORT_CGROUP
+        return self.action in (Action.REPORT_CGROUP, Action.REBUILD_LEASE)
 
 
 def plan(seen: Snapshot) -> tuple[Step, ...]:
     """The actions that *seen* calls for, in the order in which they are to be taken."""
     order = list(Action)
-    beside = (seen.cgroups.keys() | seen.units | seen.hooked) - seen.known
-    steps = [step for lease in sorted(beside) for step in _unknown(lease, seen)]
+    steps = [*_sidecars(seen)]
+    lost = {step.lease for step in steps if step.action is Action.REBUILD_LEASE}
+    beside = (seen.cgroups.keys() | seen.units | seen.hooked) - seen.known - lost
+    steps += [step for lease in sorted(beside) for step in _things(lease, seen)]
     return tuple(sorted(steps, key=lambda step: (order.index(step.action), step.lease)))
 
 
-def _unknown(lease: int, seen: Snapshot) -> Iterator[Step]:
+def _sidecars(seen: Snapshot) -> Iterator[Step]:
+    for lease in seen.outdated:
+        missing = "has none" if lease not in seen.sidecars else "has one of before"
+        yield Step(Action.WRITE_SIDECAR, lease, f"lease {lease} {missing}")
+    for lease in seen.sidecars - seen.wanted:
+        if lease in seen.forgotten and lease not in seen.known:
+            yield _forgotten(lease, seen.forgotten[lease])
+        else:
+            yield Step(Action.REMOVE_SIDECAR, lease, f"lease {lease} has ended")
+
+
+def _forgotten(lease: int, sidecar: SeenSidecar) -> Step:
+    """What becomes of the sidecar of a lease that this ledger never had."""
+    if sidecar.broken is not None:
+        return Step(Action.REPORT_SIDECAR, lease, f"{sidecar.path}: {sidecar.broken}")
+    if not sidecar.this_boot:
+        return Step(Action.REMOVE_SIDECAR, lease, f"lease {lease} is of another boot")
+    if not sidecar.there:
+        return Step(
+            Action.REMOVE_SIDECAR, lease, f"the cgroup of lease {lease} is gone, or another has its name"
+        )
+    if sidecar.refused is None:
+        return Step(Action.REBUILD_LEASE, lease, f"the ledger lost lease {lease}")
+    if sidecar.in_use:
+        return Step(Action.REBUILD_LEASE, lease, f"lease {lease} runs and is lost: {sidecar.refused}")
+    return Step(
+        Action.REMOVE_SIDECAR, lease, f"lease {lease} is lost, and nobody runs in it: {sidecar.refused}"
+    )
+
+
+def _things(lease: int, seen: Snapshot) -> Iterator[Step]:
     """What becomes of a lease's things when it has ended or never was. Under a process: nothing."""
     cgroup = seen.cgroups.get(lease)
     if cgroup is not None and cgroup.populated:

@@ -14,6 +14,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
 from nodeagent.domain.records import Counts, Drain, EffectRecord, EffectState, Event, Registered, Remembered
 from nodeagent.ledger import rows
+from nodeagent.ledger.sidecar import Mark, Sidecar, marks, read
 from nodeagent.ledger.tables import (
     NOT_ENDED,
     NOT_FREE,
@@ -22,6 +23,7 @@ from nodeagent.ledger.tables import (
     drains,
     effects,
     events,
+    high_water,
     leases,
     request_keys,
     slices,
@@ -114,6 +116,21 @@ class Queries(ABC):
         """A lease's journal, in the order in which it was planned."""
         wanted = select(effects).where(effects.c.lease == lease_id).order_by(effects.c.id)
         return tuple(rows.effect_of(row) for row in self._all(wanted))
+
+    def sidecar(self, lease_id: int) -> Sidecar | None:
+        """What is kept of the lease outside the ledger; None where it is queued, preparing or over."""
+        with self._connection() as connection:
+            return read(connection, lease_id, self._clock.boot_id)
+
+    def sidecar_marks(self) -> dict[int, Mark]:
+        """By lease, for those that shall have a sidecar, the mark of an up-to-date one."""
+        with self._connection() as connection:
+            return marks(connection, self._clock.boot_id)
+
+    def high_water(self) -> int:
+        """The highest lease id that was ever in this ledger."""
+        with self._connection() as connection:
+            return int(connection.scalar(select(high_water.c.lease)) or 0)
 
     def events(
         self, after: int = 0, limit: int = 100, lease: int | None = None, uid: int | None = None

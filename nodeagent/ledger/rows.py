@@ -107,6 +107,24 @@ def slice_values(placed: PlacedSlice, lease_id: int, ordinal: int) -> Values:
     }
 
 
+def placed_of(row: Any) -> PlacedSlice:
+    """*row*: anything with the columns of a slice as its attributes."""
+    return PlacedSlice(
+        device=row.device,
+        epoch=row.epoch,
+        pool=row.pool,
+        cus=CuSet.parse(row.cus),
+        shared=bool(row.shared),
+        exclusive=bool(row.exclusive),
+        whole=bool(row.whole),
+        cu_requested=row.cu_requested,
+        effective_cus=row.effective_cus,
+        vram_bytes=row.vram_bytes,
+        queue_slots=row.queue_slots,
+        shape=Shape(row.shape),
+    )
+
+
 def slice_of(row: Row[Any]) -> HeldSlice:
     """*row*: a slice with its lease's uid, and whether its anchor is armed, and until when."""
     state = SliceState(row.state)
@@ -116,20 +134,7 @@ def slice_of(row: Row[Any]) -> HeldSlice:
         id=row.id,
         lease=row.lease,
         uid=row.uid,
-        placed=PlacedSlice(
-            device=row.device,
-            epoch=row.epoch,
-            pool=row.pool,
-            cus=CuSet.parse(row.cus),
-            shared=bool(row.shared),
-            exclusive=bool(row.exclusive),
-            whole=bool(row.whole),
-            cu_requested=row.cu_requested,
-            effective_cus=row.effective_cus,
-            vram_bytes=row.vram_bytes,
-            queue_slots=row.queue_slots,
-            shape=Shape(row.shape),
-        ),
+        placed=placed_of(row),
         state=state,
         ends_ns=row.deadline_ns if bounded else None,
     )

@@ -14,18 +14,18 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Pool
 from nodeagent.domain.errors import LedgerConflict, UnknownThing
 from nodeagent.domain.guarantee import Guarantee
-from nodeagent.domain.lease import ENDED, Anchor, Holder, LeaseState, PlacedSlice, SliceState
+from nodeagent.domain.lease import ENDED, Anchor, Holder, Lease, LeaseState, PlacedSlice, SliceState
 from nodeagent.domain.request import Request
 from nodeagent.ledger import rows
 from nodeagent.ledger.faults import translated
 from nodeagent.ledger.ids import IdBlocks
 from nodeagent.ledger.records import Records
+from nodeagent.ledger.sidecar import Sidecar, put_back
 from nodeagent.ledger.tables import (
     anchors,
     boots,
     devices,
     held_cus,
-    high_water,
     leases,
     pools,
     request_keys,
@@ -92,9 +92,8 @@ class Transaction(Records):
             LedgerUnavailable: no id can be given.
         """
         now, at = self._clock.boot_ns(), self._clock.wall()
-        lease_id = self._ids.take(self._highest())
-        boot = upsert(boots).values(boot_id=self._clock.boot_id, started_ns=now, at=at)
-        self._write(boot.on_conflict_do_nothing())
+        lease_id = self._ids.take(self.high_water())
+        self._note_boot()
         self._write(
             insert(leases).values(
                 id=lease_id,
@@ -118,6 +117,30 @@ class Transaction(Records):
             self._remember(lease_id, holder.uid, request_id, digest)
         self._hold(lease_id, placed)
         return lease_id
+
+    def rebuild(self, sidecar: Sidecar) -> Lease:
+        """Put back a lease that the ledger lost, under its own id: ACTIVE as it was, else RELEASING.
+
+        Raises:
+            LedgerConflict, IllegalMove: what it holds is held, its id is not above all others, or its rows
+                are none that a grant could have written.
+        """
+        self._note_boot()
+        try:
+            with self._connection() as connection:
+                placed = put_back(connection, sidecar)
+            self._hold(sidecar.lease, placed)
+            self.move_lease(sidecar.lease, LeaseState.ACTIVE)
+            if sidecar.parts["lease"].get("state") != LeaseState.ACTIVE:
+                self.move_lease(sidecar.lease, LeaseState.RELEASING)
+                self.move_slices(sidecar.lease, SliceState.CLEANING)
+            lease = self.lease(sidecar.lease)  # parsed, as it will be at every look
+            tuple(self.effects(sidecar.lease))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
+            raise LedgerConflict(f"lease {sidecar.lease}: its sidecar cannot be read: {fault!r}") from None
+        if lease is None:
+            raise LedgerConflict(f"lease {sidecar.lease} vanished inside its own transaction")
+        return lease
 
     def place(self, lease_id: int, placed: Sequence[PlacedSlice]) -> None:
         """Give a queued lease its slices: it is PREPARING then."""
@@ -186,9 +209,10 @@ class Transaction(Records):
         if not self._write(update(anchors).where(anchors.c.lease == lease_id).values(values)).rowcount:
             raise UnknownThing(f"there is no lease {lease_id}")
 
-    def _highest(self) -> int:
-        with self._connection() as connection:
-            return int(connection.scalar(select(high_water.c.lease)) or 0)
+    def _note_boot(self) -> None:
+        now, at = self._clock.boot_ns(), self._clock.wall()
+        boot = upsert(boots).values(boot_id=self._clock.boot_id, started_ns=now, at=at)
+        self._write(boot.on_conflict_do_nothing())
 
     def _change_lease(self, lease_id: int, values: rows.Values) -> None:
         if not self._write(update(leases).where(leases.c.id == lease_id).values(values)).rowcount:

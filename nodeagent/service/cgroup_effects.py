@@ -14,7 +14,7 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.records import EffectRecord
-from nodeagent.service.effects import Arguments, Evidence, Pending
+from nodeagent.service.effects import Arguments, Evidence, Pending, Wait
 from nodeagent.service.farewell import Farewell, Grace
 
 CGROUP, DMEM, OCCUPANTS, PROCESS, ADOPTED = "cgroup", "dmem", "occupants", "process", "adopted"
@@ -193,7 +193,7 @@ class DmemEffect:
         return self._assurance is not None and self._assurance.why_not(regions) is None
 
 
-class ProcessEffect:
+class ProcessEffect(Wait):
     """A holder outside every cgroup of ours, which the agent therefore never signals.
 
     Strict, for one that was adopted or attached: the slice is held until it has ended. Else, for one that
@@ -204,12 +204,6 @@ class ProcessEffect:
         self._clock = clock
         self._gpu_in_use = gpu_in_use
 
-    def apply(self, arguments: Arguments) -> Evidence:
-        return {}
-
-    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        return {}
-
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         pid = int(arguments["pid"])
         if arguments["boot_id"] != self._clock.boot_id or not alive(pid, int(arguments["start_time"])):
@@ -219,18 +213,12 @@ class ProcessEffect:
         return {"process": "has no GPU open"}
 
 
-class AdoptedEffect:
+class AdoptedEffect(Wait):
     """A cgroup that is not the agent's: watched until it is unpopulated, never killed, never removed."""
 
     def __init__(self, tree: CgroupTree, clock: Clock) -> None:
         self._tree = tree
         self._clock = clock
-
-    def apply(self, arguments: Arguments) -> Evidence:
-        return {}
-
-    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        return {}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         if arguments["boot_id"] != self._clock.boot_id:

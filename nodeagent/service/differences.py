@@ -10,13 +10,15 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import SECOND_NS, Clock
-from nodeagent.domain.errors import AgentError
+from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.reconcile import Action, SeenCgroup, Snapshot, Step, plan
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.sidecars import Sidecars
 
 log = structlog.get_logger()
 
 UNITS_SECONDS = 60  # between two looks at systemd's units, for which a program is started
+ROUTINE = frozenset({Action.WRITE_SIDECAR, Action.REMOVE_SIDECAR})  # done for each lease: no events
 UNSEEN = "the node was not compared with the ledger yet"
 
 
@@ -27,17 +29,27 @@ class Differences:
     """
 
     def __init__(
-        self, ledger: Ledger, clock: Clock, tree: CgroupTree | None, systemd: Systemd | None, hook: HookFiles
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        tree: CgroupTree | None,
+        systemd: Systemd | None,
+        hook: HookFiles,
+        sidecars: Sidecars,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
         self._tree = tree
         self._systemd = systemd
         self._hook = hook
+        self._sidecars = sidecars
         self._units_ns: int | None = None
         self._told: dict[tuple[Action, int], str] = {}
         self._strangers: tuple[str, ...] = (UNSEEN,)
         self._takes: Mapping[Action, Callable[[int], bool]] = {
+            Action.REBUILD_LEASE: sidecars.rebuild,
+            Action.WRITE_SIDECAR: sidecars.write,
+            Action.REMOVE_SIDECAR: sidecars.remove,
             Action.STOP_UNIT: self._stop_unit,
             Action.REMOVE_CGROUP: self._remove_cgroup,
             Action.REMOVE_HOOK_FILES: self._remove_hook_files,
@@ -47,17 +59,23 @@ class Differences:
         """Why grants stop: somebody may be using what the ledger takes for free."""
         return self._strangers
 
-    def look(self) -> None:
-        """Compare, act, and compare again. Raises OutsideFault or LedgerUnavailable where it cannot."""
+    def look(self) -> bool:
+        """Compare, act, and compare again; whether a lease was rebuilt.
+
+        Raises OutsideFault or LedgerUnavailable where it cannot.
+        """
         units = self._units_due()
         steps = plan(self._snapshot(units))
+        self._strangers = _in_doubt(steps)
         faults: dict[Step, str] = {}
         done = [step for step in steps if self._take(step, faults)]
         if any(step.action in self._takes for step in steps):
             steps = plan(self._snapshot(units))
-        self._note([step for step in done if step not in steps])
+        taken = [step for step in done if step not in steps]
         self._tell(steps, faults)
-        self._strangers = tuple(step.why for step in steps if step.stops_grants)
+        self._strangers = _in_doubt(steps)
+        self._note([step for step in taken if step.action not in ROUTINE])
+        return any(step.action is Action.REBUILD_LEASE for step in taken)
 
     def _units_due(self) -> bool:
         now = self._clock.boot_ns()
@@ -69,13 +87,18 @@ class Differences:
     def _snapshot(self, units: bool) -> Snapshot:
         cgroups = self._tree.existing() if self._tree else {}
         running = self._units() if units else frozenset()
-        hooked = self._hook.leases()
-        known = self._known()
+        hooked, sidecars = self._hook.leases(), self._sidecars.leases()
+        known, wanted = self._known(), self._sidecars.wanted()
+        lost = self._sidecars.lost(sidecars - known)
         return Snapshot(
             known=known,
             cgroups={lease: self._seen(ref) for lease, ref in cgroups.items() if lease not in known},
             units=running,
             hooked=hooked,
+            sidecars=sidecars,
+            outdated=self._sidecars.outdated(wanted, sidecars),
+            wanted=frozenset(wanted),
+            forgotten={lease: self._sidecars.seen(lease) for lease in lost},
         )
 
     def _known(self) -> frozenset[int]:
@@ -101,10 +124,15 @@ class Differences:
             return False
 
     def _take(self, step: Step, faults: dict[Step, str]) -> bool:
-        """Whether anything was done; why it could not be goes into *faults*."""
+        """Whether anything was done; why it could not be goes into *faults*.
+
+        A ledger that takes nothing now ends the look: leases go back by their ids, or not at all.
+        """
         take = self._takes.get(step.action)
         try:
             return take is not None and take(step.lease)
+        except LedgerUnavailable:
+            raise
         except (AgentError, OSError) as fault:
             faults[step] = str(fault)
             return False
@@ -153,3 +181,7 @@ class Differences:
             return False
         self._hook.remove(lease)
         return True
+
+
+def _in_doubt(steps: Sequence[Step]) -> tuple[str, ...]:
+    return tuple(step.why for step in steps if step.stops_grants)

@@ -52,6 +52,16 @@ class Effect(Protocol):
         """Take the change back, or say what it still waits for. Never raises for what is gone already."""
 
 
+class Wait(Effect):
+    """An effect that changes nothing: it is in the journal for its undo, which waits for something."""
+
+    def apply(self, arguments: Arguments) -> Evidence:
+        return {}
+
+    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a lease's own programs say of themselves: for people to look at; it decides nothing."""

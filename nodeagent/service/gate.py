@@ -13,10 +13,11 @@ from typing import Any
 
 import structlog
 
-from nodeagent.adapters.acl import READ_WRITE, Acl, DeviceNode, decode, encode, users_of
+from nodeagent.adapters.acl import READ_WRITE, Acl, DeviceNode, decode, encode
 from nodeagent.adapters.bounded import Bounded
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.fdinfo import DRM_MAJOR
+from nodeagent.adapters.openers import users_of
 from nodeagent.adapters.processes import pidfd_open, send_signal, uids_of
 from nodeagent.adapters.sysfs import SysTree, Unread
 from nodeagent.domain.clock import Clock

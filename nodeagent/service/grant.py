@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -44,6 +45,7 @@ class Granter:
         releaser: Releaser,
         locks: LeaseLocks,
         changes: Changes,
+        keep: Callable[[int], None] = lambda lease: None,
     ) -> None:
         self._ledger = ledger
         self._survey = survey
@@ -54,6 +56,7 @@ class Granter:
         self._releaser = releaser
         self._locks = locks
         self._changes = changes
+        self._keep = keep  # told of each lease that is active, before it is answered
 
     def grant(self, caller: Caller, order: Order) -> Outcome:
         """Grant *order*; a repeated request id gives what the first one gave.
@@ -119,7 +122,9 @@ class Granter:
                 cgroup=str(cgroup["path"]) if cgroup else None,
                 anchor=anchor,
             )
-            return tx.lease(lease.id) or lease
+            active = tx.lease(lease.id) or lease
+        self._keep(lease.id)
+        return active
 
     def _followed(self, lease_id: int) -> Lease:
         """What the first of two same requests gave, once that is known."""

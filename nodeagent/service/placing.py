@@ -76,7 +76,7 @@ class Placer:
         if unmet:
             return Refusal(
                 Code.GUARANTEE_NOT_MET,
-                f"this node cannot hold the asked floor of {', '.join(unmet)} for such a slice",
-                "ask for less with --require, or see `gpulease status` for what the node has",
+                f"this node cannot hold such a slice as demanded: {', '.join(unmet)}",
+                "ask for less with --require, down to the site's floor; `nodeagent status` says why not more",
             )
         return placed

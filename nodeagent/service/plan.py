@@ -76,14 +76,14 @@ class Planner:
         *,
         adopted: bool,
     ) -> tuple[str, ...]:
-        """The kinds in which this node could not hold such a lease as its request and the site demand."""
+        """What of the request's and the site's demands this node could not hold for such a lease."""
         cgroup = None if adopted or self._tree is None else {"lease": None, "parent": None}
         setting = Setting(uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory)
         promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in self._means)
         return self.shortfall(request, promised)
 
     def shortfall(self, request: Request, given: Guarantee) -> tuple[str, ...]:
-        """The kinds in which *given* is weaker than the request or the site demands."""
+        """What the request or the site demands and *given* does not hold."""
         return self._demanded(request).unmet(given)
 
     def limits(

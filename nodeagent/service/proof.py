@@ -16,7 +16,7 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.guarantee import Hold
 from nodeagent.domain.watch import KfdUse
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
+from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Wait
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 from nodeagent.service.owners import owners
@@ -45,8 +45,8 @@ class KfdMeans:
         )
 
 
-class KfdEffect:
-    """Nothing to apply; its undo is the wait for KFD's release worker.
+class KfdEffect(Wait):
+    """The wait for KFD's release worker.
 
     Who lives is another effect's to wait for. An ended process of which nobody can tell any more whose it was
     counts as the lease's if it has something on the lease's GPUs.
@@ -63,12 +63,6 @@ class KfdEffect:
         self._clock = clock
         self._tree = tree
         self._kfd = kfd
-
-    def apply(self, arguments: Arguments) -> Evidence:
-        return {}
-
-    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        return {}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         if arguments["boot_id"] != self._clock.boot_id:
@@ -125,8 +119,8 @@ class VramMeans:
         return frozenset(self._dmem.capacity())
 
 
-class VramEffect:
-    """Nothing to apply; its undo is the proof: used, less idle, less what others are known to use, is little.
+class VramEffect(Wait):
+    """The proof by the cards' counters: used, less idle, less what others are known to use, is little.
 
     Page tables and what a driver keeps beside buffers are in no process's figures: *tolerance*, bytes, is
     for them.
@@ -143,12 +137,6 @@ class VramEffect:
         self._used = used
         self._clock = clock
         self._tolerance = tolerance
-
-    def apply(self, arguments: Arguments) -> Evidence:
-        return {}
-
-    def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        return {}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         if arguments["boot_id"] != self._clock.boot_id:

@@ -103,6 +103,10 @@ class Reconciler:
             self._thread.join(timeout=5)
         self._vigil.stop()
 
+    def recover(self) -> None:
+        """Rebuild leases that a lost ledger forgot: before a scan takes their pools for idle."""
+        self._guarded(self._compare, "compare")
+
     def run_once(self) -> None:
         """One look at everything. A fault in one part does not keep the others from their turn."""
         if self._uevents is not None:
@@ -167,7 +171,8 @@ class Reconciler:
             self._changes.announce()
 
     def _compare(self) -> None:
-        self._differences.look()
+        if self._differences.look():
+            self._survey.rescan()  # what is known of its devices is as old as the lease
 
     def _drains(self) -> None:
         over = [(drain.device, why) for drain in self._ledger.drains() if (why := self._drain_over(drain))]

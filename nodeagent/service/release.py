@@ -51,7 +51,7 @@ class Releaser:
         changes: Changes,
         timeout_seconds: float,
         away: Callable[[str], bool],
-        evidence: Callable[[Lease], Mapping[str, Json]] = lambda lease: {},
+        obstacles: Callable[[Lease], Mapping[str, Json]],
     ) -> None:
         self._ledger = ledger
         self._journal = journal
@@ -59,7 +59,7 @@ class Releaser:
         self._changes = changes
         self._timeout = timeout_seconds
         self._away = away
-        self._evidence = evidence
+        self._obstacles = obstacles
         self._guard = threading.Lock()
         self._running: dict[int, Future[None]] = {}
         self._steps: dict[int, _Step] = {}  # by lease: what its proof waits for
@@ -205,7 +205,7 @@ class Releaser:
     def _gather(self, lease: Lease) -> Mapping[str, Json]:
         """What is in the way, for administrators. Where it cannot be told, quarantine goes on without."""
         try:
-            return self._evidence(lease)
+            return self._obstacles(lease)
         except (AgentError, OSError) as fault:
             return {"unknown": str(fault)}
 

@@ -94,6 +94,24 @@ def test_wrong_bodies_name_the_field(user, agent, body, status, code, field):
 
 
 @pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"[]", "must be an object"),
+        (b'{"require":"memory=hook"}', "must be an object"),
+        (b'{"slices":{}}', "must be a list"),
+        (b'{"slices":[]}', "must have at least 1 item(s)"),
+        (b'{"slices":[{"device":[7]}]}', "must be a string"),
+        (b'{"numa_bind":"yes"}', "must be true or false"),
+        (b'{"holder":{"id":"x"}}', "kind has to be there"),
+        (b'{"holder":{"kind":"robot"}}', "kind must be one of 'slurm', 'docker', 'client', 'process'"),
+    ],
+)
+def test_wrong_types_are_told_in_words_of_json(user, body, why):
+    """What is wrong is said without the parser's types, and without the caller's own text."""
+    assert user.post("/v1/leases", data=body, content_type="application/json").json["detail"] == why
+
+
+@pytest.mark.parametrize(
     ("headers", "status"),
     [
         ({"Content-Type": "text/plain"}, 415),

@@ -71,7 +71,7 @@ def main() -> int:
     tally, lines = Tally(), Queue[str | None]()
     with tempfile.TemporaryDirectory(prefix="nodeagent-crash-") as directory:
         tools = build_tools(Path(directory))
-        workers = [_start(tools, given, given.seed + number, lines) for number in range(given.jobs)]
+        workers = [_start(tools, given, number, lines) for number in range(given.jobs)]
         running = len(workers)
         end = time.monotonic() + given.seconds
         while running:
@@ -110,9 +110,15 @@ def _arguments() -> argparse.Namespace:
 
 
 def _start(
-    tools: Path, given: argparse.Namespace, seed: int, lines: Queue[str | None]
+    tools: Path, given: argparse.Namespace, number: int, lines: Queue[str | None]
 ) -> subprocess.Popen[str]:
-    options = [str(tools), str(seed), *(["--power"] if given.power else [])]
+    options = [
+        str(tools),
+        str(given.seed + number),
+        str(number),
+        str(given.jobs),
+        *(["--power"] if given.power else []),
+    ]
     options += ["--mutant", given.mutant] if given.mutant else []
     worker = subprocess.Popen(
         [*UNSHARE, sys.executable, "-m", "tests.crash.worker", *options],

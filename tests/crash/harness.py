@@ -18,7 +18,7 @@ from .world import NO_KILL, Running, World
 
 SECOND_NS = 10**9
 UIDS = (0, 61001, 61002, 61003)
-MOST_LIVE = 6
+FEW_LIVE, MOST_LIVE = 3, 7
 MOST_VERBS = 4  # of one run, beside its start
 ROUNDS_PER_WORLD = 120
 GIB = 1 << 30
@@ -26,6 +26,7 @@ TTL_SECONDS = (30, 120, 900)
 START_KILLED, VERB_KILLED = 0.3, 0.6
 POWER_LOST = 0.5  # of the deaths
 SOMETHING_MEANWHILE = 0.25  # of the starts
+DRAWS = 12
 REAL_TIME = 0.5  # of the worlds
 FIRST_GUESS = 40  # calls of a verb that was never counted
 LOOKS = frozenset(
@@ -51,19 +52,20 @@ class Aim:
     """Chooses where to kill: where it was not done yet, within the calls that such a verb makes."""
 
     chance: random.Random
+    share: tuple[int, int]  # which of how many workers: each has calls of its own
     tried: defaultdict[tuple[str, str], set[Kill]] = field(default_factory=lambda: defaultdict(set))
     counts: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def kill(self, verb: str, state: str) -> Kill:
         if self.chance.random() > (START_KILLED if verb == "start" else VERB_KILLED):
             return NO_KILL
-        kill = NO_KILL
-        for _ in range(8):
+        mine, workers = self.share
+        for _ in range(DRAWS):
             calls = self.chance.choice(self.counts[verb] or [FIRST_GUESS])
             kill = Kill(self.chance.randint(1, max(1, calls)), self.chance.random() < 0.5)
-            if kill not in self.tried[verb, state]:
-                break
-        return kill
+            if kill.n % workers == mine and kill not in self.tried[verb, state]:
+                return kill
+        return NO_KILL  # it was killed nearly everywhere here: let it live, and come to other states
 
     def learn(self, verb: str, calls: int) -> None:
         """A verb that lived made so many calls."""
@@ -73,13 +75,15 @@ class Aim:
 class Harness:
     """Runs rounds in world after world. *say* gets each line of the report."""
 
-    def __init__(self, tools: Path, seed: int, *, power: bool, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, tools: Path, seed: int, share: tuple[int, int], *, power: bool, say: Callable[[str], None]
+    ) -> None:
         self.rounds = 0
         self._tools = tools
         self._power = power
         self._say = say
         self._chance = random.Random(seed)
-        self._aim = Aim(self._chance)
+        self._aim = Aim(self._chance, share)
         self._world: World | None = None
         self._word = Word()
         self._names = itertools.count(1)
@@ -245,7 +249,10 @@ class Harness:
         timed = [each for each in live if each.anchor == "ttl"]
         mortal = [each for each in live if each.anchor not in ("external", "ttl" * world.real_time)]
         choices: list[tuple[float, Callable[[], tuple[str, dict[str, Any]]]]] = [
-            (3.0 if len(live) < MOST_LIVE else 0.0, lambda: self._grant(world)),
+            (
+                6.0 if len(live) < FEW_LIVE else 3.0 if len(live) < MOST_LIVE else 0.0,
+                lambda: self._grant(world),
+            ),
             (3.0 if repeatable else 0.0, lambda: self._again(repeatable)),
             (1.0, lambda: ("reconcile", {})),
             (0.7, lambda: self._backup(world)),

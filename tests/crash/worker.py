@@ -22,6 +22,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("tools", type=Path)
     parser.add_argument("seed", type=int)
+    parser.add_argument("mine", type=int, help="which of")
+    parser.add_argument("workers", type=int)
     parser.add_argument("--power", action="store_true")
     parser.add_argument("--mutant", choices=sorted(MUTANTS))
     given = parser.parse_args()
@@ -32,7 +34,10 @@ def main() -> None:
         MUTANTS[given.mutant]()
     warm_up(given.tools)
     print(f"seed {given.seed}", flush=True)
-    harness = Harness(given.tools, given.seed, power=given.power, say=lambda line: print(line, flush=True))
+    share = (given.mine, given.workers)
+    harness = Harness(
+        given.tools, given.seed, share, power=given.power, say=lambda line: print(line, flush=True)
+    )
     try:
         while not select.select([sys.stdin], [], [], 0)[0]:
             harness.round()

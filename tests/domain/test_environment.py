@@ -134,4 +134,5 @@ def test_a_sites_floor_adds_to_what_is_asked() -> None:
     asked = Requirement(memory=Memory.HOOK, compute=Compute.HOOK)
     both = asked.and_floor(floor)
     assert both == Requirement(memory=Memory.KERNEL, compute=Compute.HOOK)
-    assert both.unmet(Guarantee(memory=Memory.HOOK, compute=Compute.EXCLUSIVE)) == ("memory",)
+    short = both.unmet(Guarantee(memory=Memory.HOOK, compute=Compute.EXCLUSIVE))
+    assert short == ("asks memory=kernel, has hook",)

@@ -211,6 +211,12 @@ def test_more_slices_than_devices_are_refused(machines) -> None:
         assert refused(place(node, (), request)).code is Code.INSUFFICIENT_DEVICE
 
 
+def test_more_devices_than_the_node_has_are_not_waited_for(machines) -> None:
+    """What no wait can bring is not told to wait."""
+    answer = refused(place(machines.node("mi210", 2), (), ask(SliceRequest(count=3))))
+    assert answer.next_act == "ask for fewer devices: the node has no more"
+
+
 def test_some_devices_that_fit_but_too_few_name_the_blockers(machines, new_node) -> None:
     """The refusal counts the devices that fit and names who holds the others."""
     node = new_node(machines.node("mi210", 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.domain.reconcile import Action, SeenCgroup, Snapshot, plan
+from nodeagent.domain.reconcile import Action, SeenCgroup, SeenSidecar, Snapshot, plan
 
 EMPTY = SeenCgroup("/gpulease.slice/gpulease-7.slice", 70, populated=False)
 POPULATED = SeenCgroup("/gpulease.slice/gpulease-7.slice", 70, populated=True)
@@ -64,3 +64,52 @@ def test_each_step_says_what_differs() -> None:
     """The path of a cgroup, the lease of the rest."""
     seen = Snapshot(cgroups={7: EMPTY}, units=SEVEN, hooked=SEVEN)
     assert all(EMPTY.path in step.why or "lease 7" in step.why for step in plan(seen))
+
+
+def forgotten(**seen: object) -> Snapshot:
+    """A sidecar of lease 7 that the ledger never had, with an empty cgroup and files of the hook."""
+    sidecar = SeenSidecar("/run/7.json", **seen)
+    return Snapshot(sidecars=SEVEN, forgotten={7: sidecar}, cgroups={7: EMPTY}, hooked=SEVEN)
+
+
+REMOVED = (Action.REMOVE_SIDECAR, Action.REMOVE_CGROUP, Action.REMOVE_HOOK_FILES)
+
+
+@pytest.mark.parametrize(
+    ("seen", "actions"),
+    [
+        (Snapshot(known=SEVEN, wanted=SEVEN, sidecars=SEVEN), ()),
+        (Snapshot(known=SEVEN, wanted=SEVEN, outdated=SEVEN), (Action.WRITE_SIDECAR,)),
+        (Snapshot(known=SEVEN, wanted=SEVEN, outdated=SEVEN, sidecars=SEVEN), (Action.WRITE_SIDECAR,)),
+        (Snapshot(known=SEVEN, sidecars=SEVEN), (Action.REMOVE_SIDECAR,)),
+        (Snapshot(sidecars=SEVEN), (Action.REMOVE_SIDECAR,)),
+        (forgotten(), (Action.REBUILD_LEASE,)),
+        (forgotten(in_use=True, refused="held"), (Action.REBUILD_LEASE,)),
+        (forgotten(refused="held"), REMOVED),
+        (forgotten(this_boot=False), REMOVED),
+        (forgotten(there=False), REMOVED),
+        (forgotten(broken="no JSON"), (Action.REPORT_SIDECAR, *REMOVED[1:])),
+    ],
+    ids=[
+        "as it should be",
+        "missing",
+        "of before",
+        "of a lease that holds nothing",
+        "of a lease that ended",
+        "of a lease that the ledger lost",
+        "refused and in use",
+        "refused and not in use",
+        "of another boot",
+        "of a cgroup that is gone",
+        "broken",
+    ],
+)
+def test_each_sidecar_has_its_action(seen: Snapshot, actions: tuple[Action, ...]) -> None:
+    """A lost lease is put back with all that it has; what is none goes with all that it left."""
+    assert tuple(step.action for step in plan(seen)) == actions
+
+
+def test_a_lease_not_yet_put_back_stops_grants() -> None:
+    """What it holds looks free until then."""
+    assert [step.stops_grants for step in plan(forgotten())] == [True]
+    assert not any(step.stops_grants for step in plan(forgotten(there=False)))

@@ -35,6 +35,6 @@ def show_processes(tree: Path) -> None:
 
 
 def hide_processes(tree: Path) -> None:
-    """Take that back, so that the tree can be removed."""
+    """Take that back, so that the tree can be removed; who still reads there reads to the end."""
     if KFD_PROC.is_dir():
-        subprocess.run(["umount", str(tree / str(KFD_PROC)[1:])], check=True)
+        subprocess.run(["umount", "--lazy", str(tree / str(KFD_PROC)[1:])], check=True)

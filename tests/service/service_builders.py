@@ -17,6 +17,7 @@ from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
+from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.config import Closure, Config, Release, State
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
@@ -38,6 +39,7 @@ from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
+from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source, Uevents
 from nodeagent.tiers import Ground, Node, build_tiers
@@ -101,7 +103,7 @@ class House:
             self.changes,
             timeout,
             self.survey.away,
-            self.tiers.evidence.gather,
+            self.tiers.obstacles.gather,
         )
         self.planner = (PlannerWithMore if effect else Planner)(
             tree, None if tree else "none", self.tiers.means, clock
@@ -116,6 +118,8 @@ class House:
             self.planner,
             Placer(self.planner, shared_cu_percent=25),
         )
+        self.sidecar_files = SidecarFiles("gpulease_test", root=state.parent / "run" / "leases")
+        self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
         self.granter = Granter(
             self.ledger,
             self.survey,
@@ -126,8 +130,9 @@ class House:
             self.releaser,
             locks,
             self.changes,
+            self.sidecars.keep,
         )
-        self.differences = Differences(self.ledger, clock, tree, None, self.hook)
+        self.differences = Differences(self.ledger, clock, tree, None, self.hook, self.sidecars)
         self.uevents = (
             Uevents(source, clock, self.ledger, self.survey, self.releaser, self.changes) if source else None
         )
@@ -177,8 +182,10 @@ class House:
 
     def open(self) -> House:
         """What wiring's start does, without its threads: tests call `look` themselves."""
-        self.ledger.open(floor=max(self.tree.lease_ids(), default=0) if self.tree else 0)
+        cgroups = self.tree.lease_ids() if self.tree else frozenset()
+        self.ledger.open(floor=max(cgroups | self.sidecar_files.leases(), default=0))
         if self.ledger.health().writable:
+            self.reconciler.recover()
             self.survey.rescan()
             self.reconciler.run_once()
         return self

@@ -104,7 +104,7 @@ def test_a_unit_of_no_lease_is_stopped(build, tree: CgroupTree, clock: TurnedClo
     with tree.open(tree.create(80)) as cgroup:
         cgroup.move(child.pid)
     units = Units(tree.name(lease.id), tree.name(80), tree.name(90), "user-1000.slice")
-    Differences(home.ledger, clock, tree, units, home.hook).look()
+    Differences(home.ledger, clock, tree, units, home.hook, home.sidecars).look()
     assert units.names == {tree.name(lease.id), tree.name(80), "user-1000.slice"}
     assert child.poll() is None
     assert done(home) == [("stop_unit", 90)]

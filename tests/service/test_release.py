@@ -259,3 +259,18 @@ def test_what_is_in_the_way_is_kept_for_administrators(build, effect: ScriptedEf
     assert {"render_nodes", "dma_bufs", "kfd", "vram_used_bytes"} <= found.keys()
     with pytest.raises(NotAllowed):
         house.agent.journal(user(), lease.id)
+
+
+def test_a_process_that_cannot_be_looked_at_holds_up_no_quarantine(
+    build, effect: ScriptedEffect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's file system may never answer who looks at what its programs have open."""
+    never = threading.Event()
+    monkeypatch.setattr("nodeagent.service.obstacles.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("nodeagent.service.obstacles.users_of", lambda node: never.wait() and ())
+    try:
+        house, lease, _ = quarantined(build, effect)
+        (entry,) = [one for one in house.agent.journal(admin(), lease.id) if one.kind == SCRIPTED]
+        assert entry.evidence["in_the_way"] == {"unknown": "some process holds up who looks at it"}
+    finally:
+        never.set()

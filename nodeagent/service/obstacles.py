@@ -1,4 +1,4 @@
-"""What an administrator needs to know of a slice that is not proved clean, as it is quarantined."""
+"""What is in the way of a slice that is not proved clean, for administrators, as it is quarantined."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from nodeagent.adapters.acl import DeviceNode, users_of
+from nodeagent.adapters.acl import DeviceNode
+from nodeagent.adapters.bounded import Bounded
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.fdinfo import DRM_MAJOR
-from nodeagent.adapters.lingering import MOST, dma_buf_holders, name_of, stuck
+from nodeagent.adapters.openers import dma_buf_holders, users_of
+from nodeagent.adapters.stuck import name_of, stuck
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.lease import Lease, SliceState
 from nodeagent.domain.records import Json
@@ -22,8 +24,11 @@ from nodeagent.service.survey import Survey
 
 Facts = dict[str, Json]
 
+LOOK_SECONDS = 5.0  # a user can make who looks at its processes wait, and cleaners are few
+MOST = 64  # entries of one list: it is to be read by a person
 
-class Evidence:
+
+class Obstacles:
     """Looks once at everything that may keep a lease's slices from being free. Changes nothing."""
 
     def __init__(
@@ -43,9 +48,14 @@ class Evidence:
         self._dmem = dmem
         self._kfd = kfd
         self._used = used
+        self._bounded = Bounded[Facts](LOOK_SECONDS)
 
     def gather(self, lease: Lease) -> Facts:
         """Processes of the lease's cgroup; who has its devices, or shared buffers, open; the counters."""
+        found = self._bounded.call(lambda: self._look(lease))
+        return {"unknown": "some process holds up who looks at it"} if found is None else found
+
+    def _look(self, lease: Lease) -> Facts:
         whose = owners(self._ledger, self._tree, self._clock)
         held = [one.placed for one in lease.slices if one.state is not SliceState.FREE]
         devices = [device for one in held if (device := self._survey.found().device(one.device))]
@@ -76,7 +86,7 @@ class Evidence:
             return {}
         charged = dict(self._dmem.current(ref)) if self._dmem else {}
         return {
-            "processes": [asdict(one) for one in stuck(pids)],
+            "processes": [asdict(one) for one in stuck(pids)][:MOST],
             "cgroup_events": events.split("\n")[:MOST],
             "dmem_current": {region: size for region, size in charged.items() if size},
         }
