@@ -7,19 +7,17 @@ else's may lie on the same file system: its holder would decide whether others g
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import stat
 from pathlib import Path
 
+from nodeagent.adapters.systemcalls import MS_NODEV, MS_NOEXEC, MS_NOSUID, mount, umount
 from nodeagent.domain.errors import OutsideFault
 
 # Mounted before anybody comes: a mount that is made later is not seen in mount namespaces that exist by then.
 READY = 8
 MOST = 128  # users beyond that share: somebody with countless uids must not make countless mounts
 _MIB = 16  # 4 KiB and 4 KiB a device for each lease: two hundred leases of whole nodes
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class UsageSpace:
@@ -70,7 +68,7 @@ class UsageSpace:
         for space in self._spaces():
             with contextlib.suppress(OSError):
                 if space.is_mount() and _is_free(space):
-                    _umount(space)
+                    umount(space)
                 space.rmdir()
         with contextlib.suppress(OSError):
             self._root.rmdir()
@@ -106,14 +104,4 @@ def _is_free(space: Path) -> bool:
 
 def _mount_tmpfs(directory: Path) -> None:
     options = f"mode=0711,size={_MIB}m,nr_inodes=2048"
-    if _libc.mount(
-        b"gpulease", os.fsencode(directory), b"tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, options.encode()
-    ):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(directory))
-
-
-def _umount(directory: Path) -> None:
-    if _libc.umount2(os.fsencode(directory), 0):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(directory))
+    mount("gpulease", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)

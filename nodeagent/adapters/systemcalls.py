@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from pathlib import Path
 
 from nodeagent.domain.errors import OutsideFault
 
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 
 # The same number on every architecture but alpha: calls after 424 share one table.
 _NR_OPENAT2 = 437
@@ -112,6 +114,21 @@ def getsockopt(descriptor: int, level: int, option: int, size: int) -> bytes:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return buffer.raw[: length.value]
+
+
+def mount(source: str, target: Path, kind: str, flags: int, options: str) -> None:
+    """Mount a file system of *kind* on the directory *target*. Raises `OSError` with its path."""
+    words = (source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    if _libc.mount(*words) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(target))
+
+
+def umount(target: Path) -> None:
+    """Take away what is mounted on *target*. Raises `OSError` with its path."""
+    if _libc.umount(os.fsencode(target)) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(target))
 
 
 EXPLANATIONS = {
