@@ -41,8 +41,8 @@ from nodeagent.service.cgroup_effects import (
 )
 from nodeagent.service.closure import Closing
 from nodeagent.service.effects import Effect
-from nodeagent.service.farewell import Farewell, Grace
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
+from nodeagent.service.grace import Grace, GracePeriods
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
 from nodeagent.service.kernel import KernelMeans
@@ -117,8 +117,8 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         _gate_policy(config),
         partial(lit_connector, node.tree),
     )
-    farewell = Farewell(_grace(config.release), lost=ledger.lost)
-    effects = _effects(ground, dmem, kernel, farewell)
+    grace = GracePeriods(_grace(config.release), lost=ledger.lost)
+    effects = _effects(ground, dmem, kernel, grace)
     sources, tolerance = figures(node), config.release.leak_tolerance_bytes
     sampler = Sampler(ledger, ground.clock, survey, tree, sources)
     kfd, used = partial(sources.kfd, None), partial(_vram_used, node.tree)
@@ -177,14 +177,14 @@ def _kernel_tier(
 
 
 def _effects(
-    ground: Ground, dmem: DmemController | None, kernel: KernelTier | None, farewell: Farewell
+    ground: Ground, dmem: DmemController | None, kernel: KernelTier | None, grace: GracePeriods
 ) -> dict[str, Effect]:
     tree = ground.tree
     effects: dict[str, Effect] = {PROCESS: ProcessEffect(ground.clock, ground.in_use)}
     if tree is not None:
         effects |= {
             CGROUP: CgroupEffect(tree, ground.systemd),
-            OCCUPANTS: OccupantsEffect(tree, farewell),
+            OCCUPANTS: OccupantsEffect(tree, grace),
             ADOPTED: AdoptedEffect(tree, ground.clock),
         }
         if dmem is not None:

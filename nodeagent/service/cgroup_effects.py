@@ -15,7 +15,7 @@ from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.records import EffectRecord
 from nodeagent.service.effects import Arguments, Evidence, Pending, Wait
-from nodeagent.service.farewell import Farewell, Grace
+from nodeagent.service.grace import Grace, GracePeriods
 
 CGROUP, DMEM, OCCUPANTS, PROCESS, ADOPTED = "cgroup", "dmem", "occupants", "process", "adopted"
 
@@ -97,9 +97,9 @@ class CgroupEffect:
 class OccupantsEffect:
     """Those who run in the lease's cgroup: asked to end, killed, seen gone before anything else is undone."""
 
-    def __init__(self, tree: CgroupTree, farewell: Farewell | None = None) -> None:
+    def __init__(self, tree: CgroupTree, grace: GracePeriods | None = None) -> None:
         self._tree = tree
-        self._farewell = farewell or Farewell(Grace())
+        self._grace = grace or GracePeriods(Grace())
 
     def apply(self, arguments: Arguments) -> Evidence:
         return found(self._tree, arguments)
@@ -119,14 +119,14 @@ class OccupantsEffect:
                     cgroup.freeze()
                 populated, asked = cgroup.populated(), None
                 if populated:
-                    asked = self._farewell.bid(cgroup, int(arguments["lease"]))
+                    asked = self._grace.advance(cgroup, int(arguments["lease"]))
                     if asked is None:
                         cgroup.kill()
                 left = cgroup.procs()
         except FileNotFoundError:
             populated = False
         if not populated:
-            self._farewell.forget(ref)
+            self._grace.forget(ref)
             return {"populated": False}
         if asked is not None:
             return Pending(f"{ref.path}: {asked}", patient=True, alive=True)

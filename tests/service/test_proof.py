@@ -16,7 +16,7 @@ from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.domain.watch import DrmClient, KfdUse
 from nodeagent.service.cgroup_effects import OccupantsEffect
 from nodeagent.service.effects import Pending
-from nodeagent.service.farewell import Farewell, Grace
+from nodeagent.service.grace import Grace, GracePeriods
 from nodeagent.service.proof import KfdEffect, VramEffect
 from nodeagent.service.sampling import Sampler, Sources
 
@@ -32,7 +32,7 @@ class Parting:
         self.now = 0.0
         self.tree = tree
         self.ref = tree.create(LEASE)
-        self.effect = OccupantsEffect(tree, Farewell(grace, lambda: self.now, lambda lease: lost))
+        self.effect = OccupantsEffect(tree, GracePeriods(grace, lambda: self.now, lambda lease: lost))
         self.children: list[subprocess.Popen[str]] = []
 
     def child(self, script: str) -> subprocess.Popen[str]:
@@ -70,7 +70,7 @@ def part(tree: CgroupTree) -> Iterator[Callable[..., Parting]]:
 
 
 @pytest.mark.cgroup2
-class TestFarewell:
+class TestGrace:
     """Signals in their order, each with its time."""
 
     def test_a_process_that_heeds_sigterm_is_not_killed(self, part) -> None:

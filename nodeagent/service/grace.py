@@ -27,20 +27,20 @@ class Grace:
     def stages(self, *, lost: bool = False) -> Stages:
         every: Stages = ((signal.SIGINT, self.interrupt_seconds), (signal.SIGTERM, self.terminate_seconds))
         if lost:
-            # A kill needs no farewell.
+            # Who is to be killed at once is not asked.
             every = () if self.on_lost is signal.SIGKILL else ((self.on_lost, self.terminate_seconds),)
         return tuple((number, seconds) for number, seconds in every if seconds > 0)
 
 
 @dataclass(slots=True)
-class _Parting:
+class _Period:
     stages: Stages
     stage: int
     until: float
 
 
-class Farewell:
-    """Takes leave of cgroups, each at its own pace. An agent that was started anew begins once more."""
+class GracePeriods:
+    """Where each cgroup is in its stages. An agent that was started anew begins them once more."""
 
     def __init__(
         self,
@@ -51,24 +51,24 @@ class Farewell:
         self._grace = grace
         self._now = now
         self._lost = lost  # whether a lease lost its device
-        self._partings: dict[CgroupRef, _Parting] = {}
+        self._running: dict[CgroupRef, _Period] = {}
 
-    def bid(self, cgroup: OpenCgroup, lease: int) -> str | None:
+    def advance(self, cgroup: OpenCgroup, lease: int) -> str | None:
         """Go on asking those in *cgroup*, which is *lease*'s, to end; None when it was enough: kill them."""
-        parting = self._partings.get(cgroup.ref)
-        if parting is None:
+        period = self._running.get(cgroup.ref)
+        if period is None:
             stages = self._grace.stages(lost=self._lost(lease))
-            parting = self._partings[cgroup.ref] = _Parting(stages, -1, self._now())
-        while self._now() >= parting.until and parting.stage < len(parting.stages):
-            parting.stage += 1
-            if parting.stage < len(parting.stages):
-                number, seconds = parting.stages[parting.stage]
+            period = self._running[cgroup.ref] = _Period(stages, -1, self._now())
+        while self._now() >= period.until and period.stage < len(period.stages):
+            period.stage += 1
+            if period.stage < len(period.stages):
+                number, seconds = period.stages[period.stage]
                 cgroup.ask(number)
-                parting.until = self._now() + seconds
-        if parting.stage == len(parting.stages):
+                period.until = self._now() + seconds
+        if period.stage == len(period.stages):
             return None
-        return f"asked to end by {parting.stages[parting.stage][0].name}"
+        return f"asked to end by {period.stages[period.stage][0].name}"
 
     def forget(self, ref: CgroupRef) -> None:
         """They are gone."""
-        self._partings.pop(ref, None)
+        self._running.pop(ref, None)
