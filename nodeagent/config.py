@@ -216,12 +216,19 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check(path: Path) -> tuple[Config, list[str]]:
-    """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default."""
+    """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default.
+
+    But for the floor: a mistyped one demands the strongest, for no typo may grant what the site meant to refuse.
+    """
     tables = read(path)
     complaints: list[str] = []
     while True:
         try:
-            return Config.model_validate(tables), complaints
+            config = Config.model_validate(tables)
+            if any(one.startswith("guarantee") for one in complaints):
+                complaints.append('guarantee.memory: is "kernel" until this section is mended')
+                config = config.model_copy(update={"guarantee": Guarantee(memory="kernel")})
+            return config, complaints
         except ValidationError as error:
             for problem in error.errors():
                 where = [str(part) for part in problem["loc"]]

@@ -94,3 +94,11 @@ def test_check_fails_on_a_wrong_key(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["config", "check", "--config", str(path)])
     assert done.exit_code == 2
     assert "servers: unknown key" in done.stderr
+
+
+@pytest.mark.parametrize("line", ['memory = "kernal"', 'memroy = "supervised"', "memory = 1"])
+def test_a_mistyped_floor_demands_the_strongest(tmp_path: Path, line: str) -> None:
+    """No typo grants what the site meant to refuse; the complaint says so."""
+    settings, complaints = config.check(written(tmp_path, f"[guarantee]\n{line}\n"))
+    assert settings.guarantee.memory == "kernel"
+    assert any('is "kernel" until' in one for one in complaints)
