@@ -100,6 +100,10 @@ class Inventory:
     def device(self, key: str) -> Device | None:
         return next((device for device in self.devices if device.key == key), None)
 
+    def of_gpu(self, gpu_id: int) -> Device | None:
+        """The device that KFD calls *gpu_id*."""
+        return next((device for device in self.devices if device.gpu_id == gpu_id), None)
+
     def pool(self, key: str) -> Pool | None:
         return next((pool for pool in self.pools if pool.key == key), None)
 

@@ -68,12 +68,11 @@ def used(sample: Sample, inventory: Inventory) -> Mapping[tuple[int, str], int]:
     KFD's buffers show in the DRM client of the same process too (amdgpu_drm_client memory stats): the larger
     of both figures counts, never the sum. A client that processes of different owners have open is nobody's.
     """
-    cards = {device.gpu_id: device.key for device in inventory.devices if device.gpu_id}
     kfd: defaultdict[tuple[int, str], int] = defaultdict(int)
     drm: defaultdict[tuple[int, str], int] = defaultdict(int)
     for one in sample.kfd:
-        if one.pid in sample.owners and one.gpu_id in cards:
-            kfd[one.pid, cards[one.gpu_id]] += one.vram_bytes
+        if one.pid in sample.owners and (device := inventory.of_gpu(one.gpu_id)):
+            kfd[one.pid, device.key] += one.vram_bytes
     by_pid = {one.pid for one in sample.kfd}
     for client in sample.clients:
         device = device_of(client, inventory)
@@ -94,7 +93,7 @@ def _own_bytes(client: DrmClient, owner: Owner) -> int:
 def device_of(client: DrmClient, inventory: Inventory) -> Device | None:
     """The device that the client opened: by its render node, else by a PCI address that is one device's."""
     for device in inventory.devices:
-        if client.minor is not None and device.render_node == f"renderD{client.minor}":
+        if client.minor is not None and device.render_minor == client.minor:
             return device
     on_card = [device for device in inventory.devices if device.pci == client.pci]
     return on_card[0] if len(on_card) == 1 else None

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from nodeagent.adapters.processes import uids_of
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.watch import KfdUse
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
 from nodeagent.service.sampling import Look
@@ -81,7 +80,9 @@ def _users(look: Look) -> _Users:
     """Who has memory or queues on a device, in no lease."""
     strangers = look.sample.pids(None)
     queues = {
-        (one.pid, device) for one in look.sample.kfd if (device := _card(one, look.inventory)) and one.queues
+        (one.pid, gpu.key)
+        for one in look.sample.kfd
+        if one.queues and (gpu := look.inventory.of_gpu(one.gpu_id)) is not None
     }
     users: dict[tuple[int, str], list[int]] = {}
     for pid, device in sorted(look.by_process.keys() | queues):
@@ -89,7 +90,3 @@ def _users(look: Look) -> _Users:
         if uids and (look.by_process.get((pid, device)) or (pid, device) in queues):
             users.setdefault((uids[0], device), []).append(pid)
     return users
-
-
-def _card(one: KfdUse, inventory: Inventory) -> str | None:
-    return next((device.key for device in inventory.devices if device.gpu_id == one.gpu_id), None)
