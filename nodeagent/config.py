@@ -218,7 +218,7 @@ def read(path: Path) -> dict[str, Any]:
 def check(path: Path) -> tuple[Config, list[str]]:
     """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default.
 
-    But for the floor: a mistyped one demands the strongest, for no typo may grant what the site meant to refuse.
+    But for the floor: a mistyped one demands the strongest, so that no typo grants what was to be refused.
     """
     tables = read(path)
     complaints: list[str] = []
