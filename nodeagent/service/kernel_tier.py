@@ -22,6 +22,8 @@ from nodeagent.service.survey import Survey
 log = structlog.get_logger()
 
 TRY_SECONDS = 2.0  # of one look: leases are looked at by the same thread
+# Before a region that failed is tried again: a busy node answers late, and must not lack the tier for good.
+AGAIN_SECONDS = 600.0
 
 
 class KernelTier:
@@ -47,6 +49,7 @@ class KernelTier:
         self._leave_out = leave_out
         self._generation: int | None = None
         self._tried: dict[str, str | None] = {}  # why limits of a region have no effect; None: they have
+        self._failed_at: dict[str, float] = {}  # by region, in monotonic seconds
         self._ended = False
 
     def why_not(self, regions: Iterable[str]) -> str | None:
@@ -82,23 +85,32 @@ class KernelTier:
         self._restore()
 
     def _try(self, inventory: Inventory) -> None:
-        """Test regions that were not since the topology last changed, for a part of one look."""
+        """Test regions that were not since the topology changed, or failed long ago, in a part of a look."""
         if inventory.generation != self._generation:
-            self._generation, self._tried = inventory.generation, {}
+            self._generation, self._tried, self._failed_at = inventory.generation, {}, {}
         known, until = self._dmem.capacity(), time.monotonic() + TRY_SECONDS
         for device in inventory.devices:
             pool = inventory.pool(device.pool)
-            if pool is None or pool.region not in known or pool.region in self._tried:
+            if pool is None or pool.region not in known or not self._due(pool.region):
                 continue
             if device.state is not DeviceState.HEALTHY or not device.render_node:
                 continue
             left_out = self._leave_out(device.pci)
-            self._tried[pool.region] = left_out or self._selftest.run(
+            why = left_out or self._selftest.run(
                 pool.region, f"/dev/dri/{device.render_node}", device.gpu_id or 0
             )
-            log.info("tried VRAM limits", region=pool.region, why_not=self._tried[pool.region])
+            if self._tried.get(pool.region, "") != why:
+                log.info("tried VRAM limits", region=pool.region, why_not=why)
+            self._tried[pool.region] = why
+            self._failed_at[pool.region] = time.monotonic()
             if time.monotonic() >= until:
                 return
+
+    def _due(self, region: str) -> bool:
+        if self._tried.get(region, "not yet") is None:
+            return False
+        failed_at = self._failed_at.get(region)
+        return failed_at is None or time.monotonic() - failed_at >= AGAIN_SECONDS
 
     def _restore(self) -> None:
         """Write the limits of active leases again where they are not what was verified.

@@ -159,7 +159,8 @@ def attempt(path: Callable[[Target], str], target: Target) -> str:
 def _refusal(number: int) -> str:
     if number == errno.ENOMEM:
         return "refused"
-    what = "no way in" if number == errno.ENOTTY else "failed"  # the rig's nodes have no such calls
+    # A node without such a call, and KFD on a size that is not its own, gave nothing.
+    what = "no way in" if number in (errno.ENOTTY, errno.EINVAL) else "failed"
     return f"{what}: {errno.errorcode.get(number, number)}"
 
 

@@ -280,3 +280,4 @@ def clean(node: RunningNode) -> None:
     node.started.clear()
     for lease in node.live():
         node.http("DELETE", f"/v1/leases/{lease['id']}?wait=5")
+    node.until(lambda: not node.live())

@@ -307,3 +307,15 @@ def test_a_limit_that_cannot_be_put_back_keeps_no_other_out(home: House, tree: C
     with pytest.raises(OutsideFault, match="max is in force"):
         world.tier._restore()
     assert world.dmem.held == {second.cgroup: {world.region: GIB}}
+
+
+def test_a_region_that_failed_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at every look, but in time: a probe may be late on a busy node."""
+    world.selftest.fails = {world.region: "the probe said nothing"}
+    world.tier.look()
+    world.selftest.fails = {}
+    world.tier.look()
+    assert world.tier.why_not([world.region]) == "the probe said nothing"
+    monkeypatch.setattr("nodeagent.service.kernel_tier.AGAIN_SECONDS", 0)
+    world.tier.look()
+    assert world.tier.why_not([world.region]) is None
