@@ -73,14 +73,16 @@ class ServiceMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="service-model-"))
-        shutil.copy(self.migrated, self.directory / "ledger.sqlite3")
+        self.state = self.directory / "state"  # beside it lies what the agent keeps in /run
+        self.state.mkdir(mode=0o700)
+        shutil.copy(self.migrated, self.state / "ledger.sqlite3")
         self.clock, self.effect = TurnedClock(), ScriptedEffect()
         self.known: dict[int, Known] = {}
         self.highest = 0
         self.build()
 
     def build(self) -> None:
-        self.house = House(self.directory, self.root, self.clock, effect=self.effect, timeout=0.02).open()
+        self.house = House(self.state, self.root, self.clock, effect=self.effect, timeout=0.02).open()
         self.house.settle()
 
     def teardown(self) -> None:
