@@ -129,15 +129,19 @@ class Records(Queries):
         return int(self._write(delete(leases).where(leases.c.id.in_(old))).rowcount)
 
     def _prune_events(self, most: int, most_bytes: int) -> int:
-        newest_first = events.c.id.desc()
+        with self._connection() as connection:
+            total = select(func.count(), func.coalesce(func.sum(events.c.size), 0)).select_from(events)
+            count, size = connection.execute(total).one()
+        # Sums of the oldest batch alone: those of every row take twenty times as long, for each batch.
+        oldest = select(events.c.id, events.c.size).order_by(events.c.id).limit(BATCH).subquery()
+        oldest_first = oldest.c.id
         sums = select(
-            events.c.id,
-            func.row_number().over(order_by=newest_first).label("place"),
-            func.sum(events.c.size).over(order_by=newest_first).label("bytes"),
+            oldest.c.id,
+            func.row_number().over(order_by=oldest_first).label("place"),
+            (func.sum(oldest.c.size).over(order_by=oldest_first) - oldest.c.size).label("before"),
         ).subquery()
-        over = select(sums.c.id).where(or_(sums.c.place > most, sums.c.bytes > most_bytes))
-        oldest = over.order_by(sums.c.id).limit(BATCH)
-        return int(self._write(delete(events).where(events.c.id.in_(oldest))).rowcount)
+        over = select(sums.c.id).where(or_(sums.c.place <= count - most, sums.c.before < size - most_bytes))
+        return int(self._write(delete(events).where(events.c.id.in_(over))).rowcount)
 
     def _write(self, statement: Insert | Update | Delete) -> Any:
         with self._connection() as connection:

@@ -47,7 +47,7 @@ class Periods:
     pause: float = 0.05  # least time between two looks at the leases
     share: float = 0.1  # of the time that looking may take: a storm of changes must not starve who makes it
     quarantine: float = 60.0  # between two proofs of a quarantined slice
-    prune: float = 3600.0
+    prune: float = 300.0  # root's grants have no rate: a prolog's loop adds 50 MB in that time
 
 
 class Reconciler:

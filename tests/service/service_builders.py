@@ -118,7 +118,7 @@ class House:
             self.planner,
             Placer(self.planner, shared_cu_percent=25),
         )
-        self.sidecar_files = SidecarFiles("gpulease_test", root=state.parent / "run" / "leases")
+        self.sidecar_files = SidecarFiles("gpulease_test", root=state / "run" / "leases")
         self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
         self.granter = Granter(
             self.ledger,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from service_builders import House, admin, check_sound, order_of, touch_generation, user
+from service_builders import House, admin, check_sound, order_of, touch_generation, until, user
 from service_world import TurnedClock
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
@@ -127,8 +127,7 @@ def test_what_was_not_proved_clean_is_not_forgotten(
         home.settle()
         assert home.state(lease.id) is LeaseState.FAILED
         assert [held.state for held in home.ledger.held()] == [SliceState.QUARANTINED]
-    home.agent.clear_lease(admin(), lease.id)
-    assert home.ledger.held() == ()
+    until(lambda: not home.ledger.held() or home.agent.clear_lease(admin(), lease.id) is None)
     assert child.wait(20) == -9
 
 
@@ -201,6 +200,55 @@ def test_a_lease_that_cannot_be_put_back_stops_grants_while_it_runs(
     assert home.agent.unready() is None
     assert home.sidecars.leases() == {first.id}
     assert set(tree.existing()) == {first.id}
+
+
+def test_a_lease_without_a_cgroup_is_rebuilt_for_its_process(build, tmp_path, children) -> None:
+    """Its sidecar is all that tells of it; the end of its process ends it as ever."""
+    house, child = build(), children.sleeper()
+    lease = house.grant(user(pid=child.pid), cus=8, anchor=AnchorKind.PROCESS)
+    lose(house, tmp_path)
+    house = build()
+    house.look()
+    assert house.state(lease.id) is LeaseState.ACTIVE
+    child.kill()
+    child.wait()
+    house.look()
+    assert house.state(lease.id) is LeaseState.RELEASED
+    assert house.ledger.held() == ()
+
+
+def test_a_process_whose_lease_cannot_be_put_back_stops_grants(build, tmp_path, children) -> None:
+    """As long as it lives, by pid and start time."""
+    house, child = build(), children.sleeper()
+    first = house.grant(user(), cus=8)
+    second = house.grant(user(pid=child.pid), cus=8, anchor=AnchorKind.PROCESS)
+    taken = [{**row, "lease": second.id} for row in house.sidecar_files.read(first.id)["slices"]]
+    edit(house, second.id, slices=taken)
+    lose(house, tmp_path)
+    house = build()
+    assert f"lease {second.id} runs and is lost" in house.agent.unready()
+    child.kill()
+    child.wait()
+    house.look()
+    assert house.agent.unready() is None
+    assert house.sidecars.leases() == {first.id}
+
+
+def test_a_sidecar_that_cannot_be_written_ends_no_grant(build, tree: CgroupTree, monkeypatch) -> None:
+    """/run is full, say: told, and written when there is room."""
+    home = build(tree=tree)
+
+    def fail(lease: int, content: object) -> None:
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home.sidecar_files, "write", fail)
+        lease = home.grant(cus=8)
+        home.look()
+        assert home.state(lease.id) is LeaseState.ACTIVE
+        assert home.agent.unready() is None
+    home.look()
+    assert home.sidecars.leases() == {lease.id}
 
 
 def test_a_restored_ledger_takes_back_what_came_after_it(build, tree: CgroupTree, tmp_path) -> None:
