@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="nodeagent-crash-") as directory:
         tools = build_tools(Path(directory))
         workers = [_start(tools, given, number, lines) for number in range(given.jobs)]
+        signal.signal(signal.SIGTERM, lambda *_: _ask_to_stop(workers))
         running = len(workers)
         end = time.monotonic() + given.seconds
         while running:
