@@ -79,7 +79,7 @@ def test_a_second_agent_on_a_socket_is_refused(node, tmp_path):
 
 
 def test_an_agent_that_stood_still_ends_what_ran_out_and_nothing_else(node):
-    """Stopped past the end of a lease, and going on, it releases that one; others live, new ones are granted."""
+    """Past the end of a lease it releases that one as it goes on; others live, and new ones are granted."""
     short, long = a_lease(node, ttl=2), a_lease(node)
     with standing_still(node):
         time.sleep(4)
