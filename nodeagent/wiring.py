@@ -174,8 +174,12 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             clock=clock,
             survey=survey,
             granter=granter,
-            attacher=Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered),
-            launcher=Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered),
+            attacher=Attacher(
+                ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, sidecars.keep
+            ),
+            launcher=Launcher(
+                ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered, sidecars.keep
+            ),
             releaser=releaser,
             changes=changes,
             identity=Identity(socket.gethostname(), node.machine, __version__),

@@ -38,6 +38,7 @@ class Attacher:
         changes: Changes,
         gpu_in_use: Callable[[int], bool],
         entered: Callable[[int, int], None] = lambda lease, pid: None,
+        keep: Callable[[int], None] = lambda lease: None,
     ) -> None:
         self._ledger = ledger
         self._tree = tree
@@ -48,6 +49,7 @@ class Attacher:
         self._changes = changes
         self._gpu_in_use = gpu_in_use
         self._entered = entered  # told of lease and pid, for what it may leave behind
+        self._keep = keep  # told of each lease that is another now, before the answer
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         """Move the caller, and nobody else, into the lease; arms an anchor that waited for it.
@@ -69,6 +71,7 @@ class Attacher:
                 if not lease.anchor.armed:
                     tx.set_anchor(lease_id, self._anchors.armed(anchor))
                 tx.event("attached", uid=caller.uid, lease=lease_id, data={"pid": caller.pid})
+        self._keep(lease_id)
         self._changes.announce(lease_id)
         return self._read(lease_id)
 
@@ -85,6 +88,7 @@ class Attacher:
             with self._ledger.write(release=True) as tx:
                 tx.set_anchor(lease_id, self._anchors.renewed(lease.anchor, ttl_seconds))
                 tx.event("renewed", uid=caller.uid, lease=lease_id)
+        self._keep(lease_id)
         self._changes.announce(lease_id)
         return self._read(lease_id)
 

@@ -53,6 +53,7 @@ class Launcher:
         locks: LeaseLocks,
         changes: Changes,
         entered: Callable[[int, int], None] = lambda lease, pid: None,
+        keep: Callable[[int], None] = lambda lease: None,
     ) -> None:
         self._ledger = ledger
         self._tree = tree
@@ -62,6 +63,7 @@ class Launcher:
         self._locks = locks
         self._changes = changes
         self._entered = entered
+        self._keep = keep  # told of each lease that is another now, before the answer
 
     def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
         """Start the command in the lease; its pid once its own code runs.
@@ -82,6 +84,7 @@ class Launcher:
                 if not lease.anchor.armed:
                     tx.set_anchor(lease_id, self._anchors.armed(lease.anchor))
                 tx.event("launched", uid=caller.uid, lease=lease_id, data={"pid": pid})
+        self._keep(lease_id)
         self._changes.announce(lease_id)
         return pid
 
