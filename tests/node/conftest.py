@@ -24,6 +24,8 @@ import pytest
 
 import gpulease
 from gpulease.transport import Transport
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.wiring import instance
 
 from .attacks import Attacks, weaker_than_stated
 
@@ -223,7 +225,23 @@ def running_node(machine: str, given: str | None = None) -> Iterator[RunningNode
         yield running
     finally:
         running.stop()
+        if state is not None:
+            remove_traces(instance(state))
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_traces(name: str) -> None:
+    """What the agent of the cgroup *name* left elsewhere, when it was killed or stopped under live leases."""
+    stem, mount = name.removesuffix(".slice"), find_mount()
+    for place in ("leases", "hook", "hook/usage/*"):
+        for left in Path("/run/nodeagent").glob(f"{place}/{stem}"):
+            shutil.rmtree(left, ignore_errors=True)
+    if mount is not None and (top := mount / name).is_dir():
+        with contextlib.suppress(OSError):
+            (top / "cgroup.kill").write_text("1")
+            for cgroup in sorted(top.rglob("*/"), reverse=True):
+                cgroup.rmdir()
+            top.rmdir()
 
 
 @pytest.fixture(scope="module")
