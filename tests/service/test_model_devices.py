@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
@@ -115,8 +116,9 @@ class DeviceMachine(ServiceMachine):
         self.look()
 
 
+@pytest.mark.timeout(6 * 3600)
 def test_no_sequence_of_a_nodes_mishaps_breaks_the_service(
-    migrated: Path, materialised: Callable[[str], Path]
+    migrated: Path, materialised: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Devices lost and found and jumps of the clock leave ledger and sets in agreement, too."""
     thorough = settings().max_examples > 100
@@ -128,4 +130,5 @@ def test_no_sequence_of_a_nodes_mishaps_breaks_the_service(
     run_state_machine_as_test(kind, settings=many if thorough else few)
     while thorough and counted["steps"] < LONG_STEPS:
         run_state_machine_as_test(kind, settings=many)
-    print(f"{counted['steps']} steps in {counted['runs']} runs")
+    with capsys.disabled():
+        print(f"\nmodel of the service: {counted['steps']} steps in {counted['runs']} runs")
