@@ -68,6 +68,7 @@ class ServiceMachine(RuleBasedStateMachine):
 
     migrated: Path
     root: Path
+    node = "vega10"
     missing = False  # whether a device is off the node
 
     @initialize()
@@ -82,7 +83,9 @@ class ServiceMachine(RuleBasedStateMachine):
         self.build()
 
     def build(self) -> None:
-        self.house = House(self.state, self.root, self.clock, effect=self.effect, timeout=0.02).open()
+        self.house = House(
+            self.state, self.root, self.clock, name=self.node, effect=self.effect, timeout=0.02
+        ).open()
         self.house.settle()
 
     def teardown(self) -> None:
@@ -257,11 +260,11 @@ class ServiceMachine(RuleBasedStateMachine):
             for lease_id, known in self.known.items()
             for device, cus, vram, _ in known.held
         ]
-        assert sorted(found, key=repr) == sorted(expected, key=repr)
+        assert sorted(found, key=repr) == sorted(expected, key=repr), (found, expected)
         live = {lease.id: lease.state for lease in self.house.ledger.live()}
         assert live == {
             lease_id: known.state for lease_id, known in self.known.items() if known.state not in ENDED
-        }
+        }, (live, self.known, [(e.kind, e.lease, e.reason) for e in self.house.ledger.events()][-8:])
 
     @invariant()
     def sound(self) -> None:
