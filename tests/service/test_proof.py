@@ -218,7 +218,7 @@ class TestVram:
         sources = Sources(lambda pids: kfd, lambda pids: drm, lambda pids: 0)
         sampler = Sampler(house.ledger, house.clock, house.survey, house.tree, sources)
         effect = VramEffect(sampler, lambda pool: used, house.clock, 256 * MIB)
-        device = house.agent.inventory().devices[-1]
+        device = house.agent.inventory().devices[0]
         pools = {device.pool: {"idle_bytes": idle, "devices": [device.key]}}
         return effect.undo({"lease": LEASE, "pools": pools, "boot_id": house.clock.boot_id}, {})
 
@@ -231,11 +231,11 @@ class TestVram:
         told = self.undo(house, 3 * GIB)
         assert isinstance(told, Pending)
         assert f"{2 * GIB} bytes" in told.why
-        assert told.devices == frozenset({house.agent.inventory().devices[-1].key})
+        assert told.devices == frozenset({house.agent.inventory().devices[0].key})
 
     def test_what_a_neighbour_uses_is_not(self, house: House, children) -> None:
         """A live process explains its own memory, whoever it belongs to; what is beyond is nobody's."""
-        gpu = house.agent.inventory().devices[-1].gpu_id
+        gpu = house.agent.inventory().devices[0].gpu_id
         neighbour = KfdUse(children.sleeper().pid, gpu, 2 * GIB)
         assert not isinstance(self.undo(house, 3 * GIB, kfd=(neighbour,)), Pending)
         assert isinstance(self.undo(house, 4 * GIB, kfd=(neighbour,)), Pending)
