@@ -166,6 +166,8 @@ class Word:
                 yield f"lease {lease.id} is active, and nobody asked for it"
 
     def _kept(self, promise: Promise, row: Lease, now_ns: int) -> Iterator[str]:
+        if promise.attaching or promise.renewing:
+            promise.deadlines = {row.deadline_ns}  # either way is well: its agent died before it answered
         if row.state == "released":
             if not promise.must_end(now_ns) and not promise.may_end_at(now_ns):
                 yield f"lost: lease {promise.id} was granted, and is released"

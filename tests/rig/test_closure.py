@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,39 +39,6 @@ def test_who_has_pid_1_move_it_out_gets_nothing(rig, wired: Wired, tmp_path: Pat
     said = attempts.said("moved")
     assert not said.got
     assert said.cgroup.endswith("/rig")
-
-
-@pytest.fixture
-def job(rig) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a service's cgroup: a lease for it nests there."""
-    cgroup = CGROUPS / "system.slice/rig-job.service"
-    cgroup.mkdir()
-    process = subprocess.Popen(["sleep", "infinity"])
-    (cgroup / "cgroup.procs").write_text(str(process.pid))
-    yield process
-    process.kill()
-    process.wait()
-    cgroup.rmdir()
-
-
-@pytest.mark.way_out(
-    "a service that is started beside a nested lease, before the next look",
-    tier="kernel",
-    outcome="gets no more than what the leases there hold, together with them",
-)
-def test_what_appears_beside_a_nested_lease_is_bounded(rig, job, wired: Wired) -> None:
-    """With nobody to look any more, a new child of the slice shares what the lease in it holds."""
-    lease = wired.grant(GIB, pid=job.pid)
-    ((region, size),) = wired.regions(lease).items()
-    gpu = next(gpu for gpu in rig.gpus if gpu.region == region)
-    wired.stop()
-    fresh = CGROUPS / "system.slice/rig-fresh.service"
-    fresh.mkdir()
-    beside = rig.holder(gpu, fresh)
-    assert beside.do(f"alloc {size}") == "ok"
-    assert beside.do("alloc 4096") == "ENOMEM"
-    beside.end()
-    fresh.rmdir()
 
 
 @pytest.mark.way_out(

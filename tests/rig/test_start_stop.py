@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,41 @@ def test_a_kernel_that_only_has_the_files_has_no_tier(rig, tmp_path: Path, probe
         for lease in made.built.ledger.live():
             made.release(lease)
         made.stop()
+
+
+@pytest.fixture
+def job(rig) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a service's cgroup: a lease for it nests there."""
+    cgroup = CGROUPS / "system.slice/rig-job.service"
+    cgroup.mkdir()
+    process = subprocess.Popen(["sleep", "infinity"])
+    (cgroup / "cgroup.procs").write_text(str(process.pid))
+    yield process
+    process.kill()
+    process.wait()
+    cgroup.rmdir()
+
+
+@pytest.mark.way_out(
+    "a service that is started beside a nested lease, before the next look",
+    tier="kernel",
+    outcome="gets no more than what the leases there hold, together with them",
+)
+def test_what_appears_beside_a_nested_lease_is_bounded(rig, job, tmp_path: Path) -> None:
+    """With nobody to look any more, a new child of the slice shares what the lease in it holds."""
+    made = Wired(tmp_path)
+    closed(made)
+    lease = made.grant(GIB, pid=job.pid)
+    ((region, size),) = made.regions(lease).items()
+    gpu = next(gpu for gpu in rig.gpus if gpu.region == region)
+    made.stop()
+    fresh = CGROUPS / "system.slice/rig-fresh.service"
+    try:
+        fresh.mkdir()
+        beside = rig.holder(gpu, fresh)
+        assert beside.do(f"alloc {size}") == "ok"
+        assert beside.do("alloc 4096") == "ENOMEM"
+        beside.end()
+        fresh.rmdir()
+    finally:
+        open_again(tmp_path)
