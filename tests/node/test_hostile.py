@@ -19,6 +19,8 @@ from nodeagent.config import Config, read
 from nodeagent.domain.errors import InvalidField
 from nodeagent.wiring import classifier
 
+from .conftest import COMMAND_SECONDS
+
 pytestmark = pytest.mark.root
 
 MALLORY, ALICE = 4321, 4322
@@ -29,7 +31,8 @@ from gpulease.transport import Transport
 SOCKET = os.environ["GPULEASE_SOCKET"]
 def call(method, target, body=None):
     data = None if body is None else json.dumps(body).encode()
-    answer = Transport(SOCKET, timeout=10).call(method, target, data)
+    patience = float(os.environ.get("NODEAGENT_PATIENCE", "1"))
+    answer = Transport(SOCKET, timeout=10 * patience).call(method, target, data)
     return answer.status, json.loads(answer.body or b"null")
 def raw(data):
     with socket.socket(socket.AF_UNIX) as connection:
@@ -56,7 +59,7 @@ def run_as(node, user: int | None, script: str, *, inside: list[str] | None = No
         env=node.environment(),
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=COMMAND_SECONDS,
         check=False,
         **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
     )
