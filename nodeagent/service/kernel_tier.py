@@ -49,7 +49,7 @@ class KernelTier:
         self._leave_out = leave_out
         self._generation: int | None = None
         self._tried: dict[str, str | None] = {}  # why limits of a region have no effect; None: they have
-        self._failed_at: dict[str, float] = {}  # by region, in monotonic seconds
+        self._tried_at: dict[str, float] = {}  # by region, in monotonic seconds
         self._ended = False
 
     def why_not(self, regions: Iterable[str]) -> str | None:
@@ -87,7 +87,7 @@ class KernelTier:
     def _try(self, inventory: Inventory) -> None:
         """Test regions that were not since the topology changed, or failed long ago, in a part of a look."""
         if inventory.generation != self._generation:
-            self._generation, self._tried, self._failed_at = inventory.generation, {}, {}
+            self._generation, self._tried, self._tried_at = inventory.generation, {}, {}
         known, until = self._dmem.capacity(), time.monotonic() + TRY_SECONDS
         for device in inventory.devices:
             pool = inventory.pool(device.pool)
@@ -102,15 +102,15 @@ class KernelTier:
             if self._tried.get(pool.region, "") != why:
                 log.info("tried VRAM limits", region=pool.region, why_not=why)
             self._tried[pool.region] = why
-            self._failed_at[pool.region] = time.monotonic()
+            self._tried_at[pool.region] = time.monotonic()
             if time.monotonic() >= until:
                 return
 
     def _due(self, region: str) -> bool:
-        if self._tried.get(region, "not yet") is None:
-            return False
-        failed_at = self._failed_at.get(region)
-        return failed_at is None or time.monotonic() - failed_at >= AGAIN_SECONDS
+        """Whether it was never tried, or failed long ago."""
+        if region not in self._tried:
+            return True
+        return self._tried[region] is not None and time.monotonic() - self._tried_at[region] >= AGAIN_SECONDS
 
     def _restore(self) -> None:
         """Write the limits of active leases again where they are not what was verified.
