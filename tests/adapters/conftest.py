@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.adapters.acl import DeviceNode
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, OpenCgroup, nest_below
 from nodeagent.adapters.cgroup_mount import find_mount
 
@@ -177,3 +178,15 @@ class PlainTree:
 def plain(tmp_path: Path) -> PlainTree:
     """An imitated cgroup2 mount."""
     return PlainTree(tmp_path)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> DeviceNode:
+    """/dev/null's twin, as a node that anyone may open."""
+    path = tmp_path / "renderD128"
+    try:
+        os.mknod(path, 0o20666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("mknod needs root")
+    path.chmod(0o666)
+    return DeviceNode(path, 1, 3)

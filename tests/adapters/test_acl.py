@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,6 @@ from nodeagent.adapters.acl import READ_WRITE, Acl, DeviceNode, decode, encode
 from nodeagent.domain.errors import OutsideFault
 
 CLOSED = Acl(READ_WRITE, 0, 0)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> DeviceNode:
-    """/dev/null's twin, as a node that anyone may open."""
-    path = tmp_path / "renderD128"
-    try:
-        os.mknod(path, 0o20666, os.makedev(1, 3))
-    except PermissionError:
-        pytest.skip("mknod needs root")
-    path.chmod(0o666)
-    return DeviceNode(path, 1, 3)
 
 
 def test_the_kernels_own_bytes() -> None:

@@ -13,18 +13,6 @@ from nodeagent.adapters.acl import DeviceNode
 from nodeagent.adapters.openers import users_of
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> DeviceNode:
-    """/dev/null's twin, as a node that anyone may open."""
-    path = tmp_path / "renderD128"
-    try:
-        os.mknod(path, 0o20666, os.makedev(1, 3))
-    except PermissionError:
-        pytest.skip("mknod needs root")
-    path.chmod(0o666)
-    return DeviceNode(path, 1, 3)
-
-
 def test_who_has_the_node_open(node: DeviceNode) -> None:
     """By descriptor; a process that has closed it is none."""
     with subprocess.Popen(["sleep", "600"], stdin=node.path.open("rb")) as child:
