@@ -14,6 +14,7 @@ from nodeagent.adapters.fdinfo import DRM_MAJOR
 from nodeagent.adapters.openers import dma_buf_holders, users_of
 from nodeagent.adapters.stuck import name_of, stuck
 from nodeagent.domain.clock import Clock
+from nodeagent.domain.device import Device
 from nodeagent.domain.lease import Lease, SliceState
 from nodeagent.domain.records import Json
 from nodeagent.domain.watch import KfdUse
@@ -59,10 +60,10 @@ class Obstacles:
         whose = owners(self._ledger, self._tree, self._clock)
         held = [one.placed for one in lease.slices if one.state is not SliceState.FREE]
         devices = [device for one in held if (device := self._survey.found().device(one.device))]
-        minors = {one.render_node for one in devices if one.render_node}
         gpus = {one.gpu_id for one in devices if one.gpu_id}
         found = self._of_cgroup(lease.id)
-        users = {name: _named(users_of(_node(name)), whose) for name in sorted(minors)}
+        nodes = {node.path.name: node for one in devices if (node := _node(one))}
+        users = {name: _named(users_of(node), whose) for name, node in sorted(nodes.items())}
         shared = _named(dma_buf_holders(), whose)
         if not (found.get("processes") or shared or any(users.values())):
             # Threat 17: what lies in a socket's queue is in no process's table, and keeps its memory.
@@ -92,8 +93,10 @@ class Obstacles:
         }
 
 
-def _node(name: str) -> DeviceNode:
-    return DeviceNode(Path("/dev/dri") / name, DRM_MAJOR, int(name.removeprefix("renderD")))
+def _node(device: Device) -> DeviceNode | None:
+    if device.render_node is None or device.render_minor is None:
+        return None
+    return DeviceNode(Path("/dev/dri") / device.render_node, DRM_MAJOR, device.render_minor)
 
 
 def _row(one: KfdUse) -> Facts:
