@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash test-rocm userlands rig test-rig mutants enforcement lint format docs model bench soak build clean
+.PHONY: help setup demo run test test-long crash test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -21,7 +21,7 @@ run: ## an agent in the foreground to try things on (MACHINE=mi300x-cpx for anot
 test: setup userlands ## every test that this machine can run, then what was left out and why
 	@.ci/test
 
-test-long: setup userlands ## the slow tests too, long property runs, every tier and kernel, the mutants (hours)
+test-long: setup userlands slurm ## the slow tests too, long property runs, every tier and kernel, the mutants (hours)
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
 	@$(MAKE) test-rocm TESTS='-m "slow or not slow"'
 	@tests/rig/every-kernel
@@ -47,6 +47,12 @@ test-rocm: setup ## real ROCm on a fake kernel driver, under leases; the accepta
 	@tests/fakekfd/chroot >/dev/null || echo "the newer ROCm is left out"
 	@.ci/test tests/rocm $(TESTS)
 	@tests/fakekfd/node_suite $(TESTS)
+
+slurm:
+	@.ci/install curl iproute2 munge slurm-wlm slurm-wlm-basic-plugins || echo "the tests with a real Slurm are left out"
+
+test-slurm: setup slurm ## jobs of a real Slurm: munge, slurmctld and two slurmd in namespaces of their own
+	@.ci/test tests/slurm $(TESTS)
 
 mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
 	$(BIN)/python tests/mutants/run.py --write

@@ -1,0 +1,147 @@
+"""A Slurm cluster on this machine, in namespaces of its own: munged, slurmctld, and nodes with a slurmd each.
+
+Its users, settings, ports and files are seen in there alone. All of it is gone when the fixture ends, and when
+the tests are killed. No systemd and no cgroups of Slurm's: processes are followed by proctrack/linuxproc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import settings
+from .node import Node, running_node
+from .space import Space, space
+
+Found = TypeVar("Found")
+SECONDS = 60
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare", "nsenter", "ip")
+# /etc with ours on top, an empty /run, and an address: the C library resolves nothing where there are loopback's
+# own only. Arguments: the cluster's directory, the address.
+HEAD = """
+hostname head
+ip link set lo up
+ip address add "$2/32" dev lo
+mount -t tmpfs -o mode=755 tmpfs "$1/etc"
+mkdir "$1/etc/ours" "$1/etc/work"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/etc/ours,workdir=$1/etc/work" /etc
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -m 755 -p /run/munge /run/nodeagent /etc/slurm /etc/nodeagent
+"""
+
+
+@dataclass
+class Cluster:
+    """The head, and the nodes by name."""
+
+    head: Space
+    directory: Path
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def slurm(self, *words: str, user: str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command of Slurm's on the head, as a user by name; root if none is given."""
+        uid = None if user is None else settings.USERS[user]
+        return self.head.run(*words, user=uid, **options)
+
+    def srun(self, *words: str, user: str = "alice", **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a job of one step to its end."""
+        return self.slurm("srun", *words, user=user, **options)
+
+    def sbatch(self, script: str, *options: str, user: str = "alice", output: str = "/dev/null") -> str:
+        """Submit a script; the id of its job."""
+        words = ("sbatch", "--parsable", f"--output={output}", *options)
+        done = self.slurm(*words, user=user, input=f"#!/bin/sh\n{script}\n")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def job(self, job: str) -> dict[str, str]:
+        """What scontrol shows of a job, by name."""
+        shown = self.slurm("scontrol", "--oneliner", "show", "job", job).stdout
+        return dict(word.split("=", 1) for word in shown.split() if "=" in word)
+
+    def queue(self) -> list[str]:
+        """A line with id and state of each job that has not ended."""
+        return self.slurm("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
+
+    def states(self) -> dict[str, str]:
+        """The state of each node, as `idle` or `drained`."""
+        lines = self.slurm("sinfo", "--noheader", "--Node", "--format=%N %T").stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def reason(self, node: str) -> str:
+        """Why a node is not to be used, as `sinfo -R` shows it."""
+        return self.slurm("sinfo", "--noheader", "-R", f"--nodes={node}", "--format=%200E").stdout.strip()
+
+    def settle(self) -> None:
+        """End every job, wait until it is gone, and take all nodes into service again."""
+        if self.queue():
+            self.slurm("scancel", *(line.split()[0] for line in self.queue()))
+            self.until(lambda: not self.queue())
+        for name, state in self.states().items():
+            if name in self.nodes and state != "idle":
+                self.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        self.until(lambda: all(self.states()[name] == "idle" for name in self.nodes))
+
+    def until(self, what: Callable[[], Found], seconds: float = SECONDS) -> Found:
+        """Look until *what* gives something true; how long it takes is not asserted beyond the wait."""
+        deadline = time.monotonic() + seconds
+        while not (found := what()):
+            assert time.monotonic() < deadline, f"it never came true\n{self.logs()}"
+            time.sleep(0.1)
+        return found
+
+    def logs(self) -> str:
+        """The last lines of each daemon's log."""
+        logs = sorted((self.directory / "log").iterdir())
+        return "".join(f"== {log.name}\n{log.read_text(errors='replace')[-2000:]}\n" for log in logs)
+
+
+def missing() -> str | None:
+    """The program that this machine lacks for a cluster."""
+    return next((name for name in PROGRAMS if shutil.which(name) is None), None)
+
+
+@contextlib.contextmanager
+def running_cluster(scripts: Path) -> Iterator[Cluster]:
+    """A cluster of gpu0 and cpu0 that is ready for jobs, with the prolog and its like from *scripts*."""
+    directory = Path(tempfile.mkdtemp(prefix="slurm-"))
+    directory.chmod(0o755)
+    with contextlib.ExitStack() as last:
+        last.callback(shutil.rmtree, directory, ignore_errors=True)
+        for name in ("etc", "log", "state", "spool"):
+            (directory / name).mkdir(mode=0o755)
+        head = last.enter_context(space(HEAD, str(directory), settings.ADDRESS, net=True))
+        cluster = Cluster(head, directory)
+        _write_settings(cluster, scripts)
+        head.daemon("munged", "--force")
+        head.daemon("slurmctld")
+        for node in (settings.GPU0, settings.CPU0):
+            cluster.nodes[node.name] = last.enter_context(running_node(node, head, directory / node.name))
+        cluster.until(lambda: all(cluster.states().get(name) == "idle" for name in cluster.nodes))
+        yield cluster
+
+
+def _write_settings(cluster: Cluster, scripts: Path) -> None:
+    """Write what the daemons read from /etc, which is the cluster's own."""
+    etc = cluster.head.root / "etc"
+    shutil.chown(cluster.directory / "state", "slurm")
+    (etc / "slurm/slurm.conf").write_text(settings.slurm_conf(str(cluster.directory)))
+    (etc / "slurm/gres.conf").write_text(settings.gres_conf())
+    (etc / "munge").mkdir(exist_ok=True)
+    key = etc / "munge/munge.key"
+    key.unlink(missing_ok=True)
+    key.touch(mode=0o400)
+    key.write_bytes(secrets.token_bytes(128))
+    ours = {"passwd": settings.passwd(), "group": settings.group(), "hosts": settings.hosts()}
+    for name, lines in ours.items():
+        with (etc / name).open("a") as file:
+            file.write(lines)
+    shutil.copytree(scripts, cluster.head.root / settings.SCRIPTS.lstrip("/"))

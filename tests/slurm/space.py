@@ -1,0 +1,107 @@
+"""Namespaces to run a machine's daemons in: all ends with the first process, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SECONDS = 60
+# Nothing of ours: daemons and jobs see what a service manager or a login would give them.
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/", "LANG": "C.UTF-8"}
+# The first process waits for the end of its input, which comes when we are killed, too, and reaps orphans.
+STAY = "\necho ready\ntrap '' CHLD\nexec cat >/dev/null"
+
+
+@dataclass(frozen=True)
+class Space:
+    """Mounts, processes and a host name of their own; *pid* is the first process, seen from outside."""
+
+    pid: int
+
+    @property
+    def root(self) -> Path:
+        """Its root directory, seen from outside."""
+        return Path(f"/proc/{self.pid}/root")
+
+    def command(self, *words: str, user: int | None = None) -> list[str]:
+        """The words as run in here, as *user* if given, with no group of ours."""
+        who = [] if user is None else [f"--setuid={user}", f"--setgid={user}"]
+        return [*self._enter("--pid", *who), *words]
+
+    def run(
+        self,
+        *words: str,
+        user: int | None = None,
+        env: dict[str, str] | None = None,
+        seconds: float = SECONDS,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; a daemon may go on in the background."""
+        return subprocess.run(
+            self.command(*words, user=user),
+            env={**ENVIRONMENT, **(env or {})},
+            text=True,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+            **options,
+        )
+
+    def start(
+        self, *words: str, user: int | None = None, env: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start a command and leave it running."""
+        environment = {**ENVIRONMENT, **(env or {})}
+        return subprocess.Popen(self.command(*words, user=user), env=environment, text=True, **options)
+
+    def daemon(self, *words: str) -> None:
+        """Run a command that puts itself into the background; it must not fail."""
+        done = self.run(*words)
+        assert done.returncode == 0, f"{words[0]}: {done.stdout}{done.stderr}"
+
+    def beside(self) -> list[str]:
+        """Words that go before unshare, to make a space that shares what it does not take for its own."""
+        return self._enter()
+
+    def _enter(self, *more: str) -> list[str]:
+        return [
+            "nsenter",
+            f"--target={self.pid}",
+            "--mount",
+            "--net",
+            "--uts",
+            "--ipc",
+            *more,
+            "--wd=/",
+            "--",
+        ]
+
+
+@contextlib.contextmanager
+def space(script: str, *arguments: str, net: bool = False, within: Space | None = None) -> Iterator[Space]:
+    """Namespaces made ready by a shell *script*, in *within* or in the machine; a network, too, with *net*."""
+    words: Sequence[str] = [
+        *(within.beside() if within else []),
+        *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
+        *(["--net"] if net else []),
+        *("/bin/sh", "-euc", script + STAY, "sh", *arguments),
+    ]
+    process = subprocess.Popen(
+        words, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdin and process.stdout
+        try:
+            assert process.stdout.readline() == "ready\n", f"no namespaces: {script}"
+            yield Space(*children(process.pid))
+        finally:
+            process.stdin.close()
+
+
+def children(pid: int) -> list[int]:
+    """The pids of a process's children."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
