@@ -1,7 +1,7 @@
 """A Slurm cluster on this machine, in namespaces of its own: munged, slurmctld, and nodes with a slurmd each.
 
-Its users, settings, ports and files are seen in there alone. All of it is gone when the fixture ends, and when
-the tests are killed. No systemd and no cgroups of Slurm's: processes are followed by proctrack/linuxproc.
+Its users, settings, ports and files are seen in there alone. All of it is gone when the fixture ends, and
+when the tests are killed. No systemd, and no cgroups of Slurm's: it follows processes by proctrack/linuxproc.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .space import Space, space
 Found = TypeVar("Found")
 SECONDS = 60
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare", "nsenter", "ip")
-# /etc with ours on top, an empty /run, and an address: the C library resolves nothing where there are loopback's
-# own only. Arguments: the cluster's directory, the address.
+# /etc with ours on top, an empty /run, and an address: the C library resolves nothing where there are only
+# loopback's own. Arguments: the cluster's directory, the address.
 HEAD = """
 hostname head
 ip link set lo up

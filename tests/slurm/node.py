@@ -10,8 +10,8 @@ from pathlib import Path
 from .settings import NodeSettings
 from .space import Space, space
 
-# Arguments: the node's name, a directory for its files, the minors of its render nodes. These have the numbers
-# of a driver that is not there.
+# Arguments: the node's name, a directory for its files, the minors of its render nodes. These have the
+# numbers of a driver that is not there.
 SCRIPT = """
 hostname "$1"
 dev=$2/dev

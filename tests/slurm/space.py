@@ -83,7 +83,7 @@ class Space:
 
 @contextlib.contextmanager
 def space(script: str, *arguments: str, net: bool = False, within: Space | None = None) -> Iterator[Space]:
-    """Namespaces made ready by a shell *script*, in *within* or in the machine; a network, too, with *net*."""
+    """Namespaces made ready by a shell *script*, in *within* or in the machine; with *net*, a network too."""
     words: Sequence[str] = [
         *(within.beside() if within else []),
         *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
