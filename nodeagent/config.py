@@ -19,6 +19,7 @@ from nodeagent.domain.errors import InvalidField
 DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
 DEFAULT_STATE = Path("/var/lib/nodeagent")
+DEFAULT_SPOOL = Path("/var/spool/nodeagent/slurm")
 
 
 class _Section(BaseModel):
@@ -164,6 +165,21 @@ class Release(_Section):
     )
 
 
+class Slurm(_Section):
+    """How Slurm's jobs get their leases."""
+
+    enabled: bool = Field(default=True, description="answer Slurm's scripts; off: no job has a lease")
+    gres_conf: str = Field(
+        default="", description="gres.conf; empty: beside SLURM_CONF, or where Slurm keeps it"
+    )
+    request_from: Literal["none", "extra", "comment"] = Field(
+        default="none", description="where job_submit.lua writes what a job asks for; none: nothing is read"
+    )
+    spool: Path = Field(
+        default=DEFAULT_SPOOL, description="where the scripts leave the calls that nobody answered"
+    )
+
+
 class Config(_Section):
     """Every setting with its default."""
 
@@ -178,6 +194,7 @@ class Config(_Section):
     limits: Limits = Limits()
     privacy: Privacy = Privacy()
     release: Release = Release()
+    slurm: Slurm = Slurm()
 
     def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
         """These settings, with what the command line said instead."""

@@ -52,6 +52,7 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.sidecars import Sidecars
+from nodeagent.service.slurm import Slurm
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Uevents
 from nodeagent.service.upkeep import Upkeep
@@ -187,6 +188,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             left=tiers.shared_memory.view if tiers.shared_memory else None,
             tiers=planner.tiers,
             strangers=differences.strangers,
+            slurm=Slurm(),
         )
     )
     app = create_app(

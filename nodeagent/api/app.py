@@ -12,7 +12,7 @@ from flask import Flask, Response, g, request
 
 from nodeagent.api import problems
 from nodeagent.api.answers import Answer, ProblemAnswer
-from nodeagent.api.body import read_json
+from nodeagent.api.body import read_json, read_octets
 from nodeagent.api.devices import DeviceRoutes
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import Body
@@ -24,6 +24,7 @@ from nodeagent.api.openapi import document
 from nodeagent.api.present import Presenter, Viewer
 from nodeagent.api.query import read_path, read_query
 from nodeagent.api.routes import JSON, NEGOTIATED, TEXT, Call, Reply, Route
+from nodeagent.api.slurm import SlurmRoutes
 from nodeagent.api.text import as_lines
 from nodeagent.api.waits import WaitingRoom
 from nodeagent.domain.clock import Clock
@@ -88,6 +89,7 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     ).routes()
     found += DeviceRoutes(agent, presenter).routes()
     found += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
+    found += SlurmRoutes(agent, settings.waiting).routes()
     return tuple(found)
 
 
@@ -105,7 +107,8 @@ class _Dispatcher:
         if route.administrators and not caller.administrator:
             raise NotAllowed("only an administrator may do this")
         viewer = Viewer(caller, open=self._open, plain=media == TEXT)
-        return _response(route.handle(Call(viewer, values, query, _body(route))), media)
+        octets = read_octets(request) if route.octets else b""
+        return _response(route.handle(Call(viewer, values, query, _body(route), octets)), media)
 
     def _caller(self) -> Caller:
         g.caller = self._identify(request.environ)

@@ -13,6 +13,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from nodeagent.api.incoming import LARGEST_BODY
 from nodeagent.api.problems import BodyTooLarge, MalformedBody, UnsupportedMedia, printable
+from nodeagent.api.routes import OCTETS
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
 _POSITION = re.compile(r"line (\d+) column (\d+)$")
@@ -39,6 +40,15 @@ def read_json(request: Request, *, required: bool) -> Any:
     return value
 
 
+def read_octets(request: Request) -> bytes:
+    """The body as it came. Raises what `read_json` does."""
+    raw = _raw(request)
+    if request.mimetype != OCTETS:
+        raise UnsupportedMedia(f"send the body as Content-Type: {OCTETS}")
+    _check_encoding(request)
+    return raw
+
+
 def _raw(request: Request) -> bytes:
     request.max_content_length = LARGEST_BODY
     try:
@@ -53,6 +63,10 @@ def _check_media(request: Request) -> None:
     charset = request.mimetype_params.get("charset", "utf-8").lower()
     if request.mimetype != "application/json" or charset not in {"utf-8", "utf8"}:
         raise UnsupportedMedia("send the body as Content-Type: application/json, in UTF-8")
+    _check_encoding(request)
+
+
+def _check_encoding(request: Request) -> None:
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnsupportedMedia("send the body without a Content-Encoding")
 

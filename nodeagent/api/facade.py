@@ -9,14 +9,29 @@ from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
+from nodeagent.domain.slurm import Verdict
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 from nodeagent.service.shared_memory import Left
 
 
+class Slurm(Protocol):
+    """What Slurm's scripts ask for; a body is an environment as the kernel has it."""
+
+    def prolog(self, caller: Caller, body: bytes, wait_seconds: float = 0) -> Verdict: ...
+
+    def epilog(self, caller: Caller, body: bytes, wait_seconds: float = 0) -> Verdict: ...
+
+    def task(self, caller: Caller, body: bytes) -> tuple[str, ...]:
+        """The lines that Slurm's TaskProlog understands."""
+
+
 class Agent(Protocol):
     """The use cases. Faults are the exceptions of `nodeagent.domain.errors`."""
+
+    @property
+    def slurm(self) -> Slurm: ...
 
     def node(self) -> NodeView: ...
 

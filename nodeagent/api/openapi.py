@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 from nodeagent.api import answers
 from nodeagent.api.problems import KINDS, MEDIA_TYPE, METHOD_NOT_ALLOWED
 from nodeagent.api.query import Parameter
-from nodeagent.api.routes import JSON, TEXT, Promise, Route
+from nodeagent.api.routes import JSON, OCTETS, TEXT, Promise, Route
 
 Document = dict[str, Any]
 _HEADERS: Mapping[str, Document] = {
@@ -64,6 +64,11 @@ def _operation(route: Route) -> Document:
         operation["requestBody"] = {
             "required": route.body_required,
             "content": {JSON: {"schema": _reference(route.body)}},
+        }
+    if route.octets:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}},
         }
     if route.administrators:
         operation["description"] = "For administrators only."

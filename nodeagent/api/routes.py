@@ -13,18 +13,23 @@ from nodeagent.api.query import Parameter
 from nodeagent.service.orders import Caller
 
 JSON = "application/json"
+OCTETS = "application/octet-stream"
 TEXT = "text/plain"
 NEGOTIATED = (JSON, TEXT)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One checked request. *body* is of the route's body model, None where it has none."""
+    """One checked request. *body* is of the route's body model, None where it has none.
+
+    *octets* is the body as it came, of a route that takes it so.
+    """
 
     viewer: Viewer
     path: Mapping[str, Any]
     query: Mapping[str, Any]
     body: Body | None
+    octets: bytes = b""
 
     @property
     def caller(self) -> Caller:
@@ -64,6 +69,7 @@ class Route:
     query: tuple[Parameter, ...] = ()
     body: type[Body] | None = None
     body_required: bool = False
+    octets: bool = False  # the body is no JSON: the use case reads it
     administrators: bool = False
     media: tuple[str, ...] = NEGOTIATED
 
@@ -71,9 +77,10 @@ class Route:
     def all_problems(self) -> tuple[int, ...]:
         """Every problem status, also those that follow from what the route takes."""
         found = {*self.problems, 500}
-        if self.path_parameters or self.query or self.body:
+        takes_body = self.body is not None or self.octets
+        if self.path_parameters or self.query or takes_body:
             found.add(422)
-        if self.body:
+        if takes_body:
             found |= {400, 413, 415}
         if self.administrators:
             found.add(403)

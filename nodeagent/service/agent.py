@@ -21,6 +21,7 @@ from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns_nothing
 from nodeagent.service.shared_memory import Left
+from nodeagent.service.slurm import Slurm
 from nodeagent.service.survey import Survey, free_of
 
 TRANSIENT = frozenset({LeaseState.QUEUED, LeaseState.PREPARING, LeaseState.RELEASING})
@@ -52,6 +53,7 @@ class AgentParts:
     left: Callable[[Lease], Left] | None
     tiers: Callable[[], tuple[Tier, ...]]
     strangers: Callable[[], tuple[str, ...]]
+    slurm: Slurm
 
 
 class Agent:
@@ -60,6 +62,7 @@ class Agent:
     def __init__(self, parts: AgentParts) -> None:
         self._parts = parts
         self.clock = parts.clock
+        self.slurm = parts.slurm
 
     # -- what there is ------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, T
 from nodeagent.service.rights import must_administer, must_be_allowed
 from nodeagent.service.shared_memory import Left
 
+from .fake_slurm import FakeSlurm
+
 GIB = 1 << 30
 SECOND_NS = 1_000_000_000
 
@@ -107,6 +109,7 @@ class FakeAgent:
     ready: bool = True
     says: Told | None = None
     on_wait: Callable[[float], None] = lambda seconds: None
+    slurm: FakeSlurm = field(default_factory=FakeSlurm)
 
     def node(self) -> NodeView:
         self._fail()

@@ -40,6 +40,7 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.sidecars import Sidecars
+from nodeagent.service.slurm import Slurm
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source, Uevents
 from nodeagent.tiers import Ground, Node, build_tiers
@@ -174,6 +175,7 @@ class House:
                 left=self.tiers.shared_memory.view if self.tiers.shared_memory else None,
                 tiers=self.planner.tiers,
                 strangers=self.differences.strangers,
+                slurm=Slurm(),
             )
         )
 
