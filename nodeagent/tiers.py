@@ -49,7 +49,7 @@ from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Means
 from nodeagent.service.obstacles import Obstacles
-from nodeagent.service.proof import KFD, VRAM, KfdEffect, KfdMeans, VramEffect, VramMeans
+from nodeagent.service.proof import KFD, VRAM, Idle, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler, Sources
 from nodeagent.service.shared_memory import IPC, SharedMemory
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
@@ -76,7 +76,7 @@ class Ground:
     systemd: Systemd | None
     hook: HookFiles
     in_use: Callable[[int], bool]  # whether a process has a GPU open
-    idle: Callable[[str], int | None]  # what a pool used when nobody worked on it, bytes
+    idle: Idle  # what a pool used when nobody worked on it, bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     effects = _effects(ground, dmem, kernel, grace)
     sources, tolerance = figures(node), config.release.leak_tolerance_bytes
     sampler = Sampler(ledger, ground.clock, survey, tree, sources)
-    kfd, used = partial(sources.kfd, None), partial(_vram_used, node.tree)
+    kfd, used = partial(sources.kfd, None), partial(used_bytes, node.tree)
     obstacles = Obstacles(ledger, ground.clock, survey, tree, dmem, kfd, used)
     effects |= {
         KFD: KfdEffect(ledger, ground.clock, tree, kfd),
@@ -218,7 +218,8 @@ def figures(node: Node) -> Sources:
     )
 
 
-def _vram_used(tree: SysTree, pool: str) -> int | None:
+def used_bytes(tree: SysTree, pool: str) -> int | None:
+    """What a pool uses, whoever it is; None where the driver does not tell."""
     used = vram_used(tree, pool)
     return used if isinstance(used, int) else None
 

@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
 from nodeagent.domain.guarantee import Memory, Requirement
+from nodeagent.ledger.baselines import BaselineFile
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
+from nodeagent.service.baselines import Baselines, IdleUse
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
 from nodeagent.service.differences import Differences
@@ -57,9 +60,9 @@ from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Uevents
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
-from nodeagent.tiers import Ground, Node, build_tiers, figures
+from nodeagent.tiers import Ground, Node, build_tiers, figures, used_bytes
 
-LEDGER = "ledger.sqlite3"
+LEDGER, BASELINES = "ledger.sqlite3", "baselines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +111,12 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     state_dir = config.state.directory
     ledger = Ledger(state_dir / LEDGER, clock)
     tree, no_tree = _cgroups(instance(state_dir))
-    foreign = Foreign()
+    foreign, baselines = Foreign(), Baselines(clock, BaselineFile(state_dir / BASELINES))
     scanner = Scanner(
         node.tree,
         reserve_percent=config.devices.reserve_percent,
         include_apus=config.devices.include_apus,
-        foreign=foreign.of_pool,
+        idle=baselines.idle,
     )
     survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device)
     limits = AnchorLimits(
@@ -133,7 +136,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     hook = HookFiles(instance(state_dir).removesuffix(".slice"))
     sidecars = Sidecars(SidecarFiles(instance(state_dir).removesuffix(".slice")), ledger, clock, tree)
     tiers = build_tiers(
-        config, Ground(node, clock, tree, systemd, hook, in_use, scanner.idle), ledger, survey
+        config, Ground(node, clock, tree, systemd, hook, in_use, baselines.idle), ledger, survey
     )
     entered = tiers.shared_memory.census.enter if tiers.shared_memory else lambda lease, pid: None
     journal = Journal(ledger, tiers.effects)
@@ -213,16 +216,18 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         figures(node),
         foreign,
         _watch_policy(config),
-        [Upkeep(ledger, clock, locks, tiers.kept)],
+        [
+            Upkeep(ledger, clock, locks, tiers.kept),
+            IdleUse(ledger, survey, baselines, partial(used_bytes, node.tree)),
+        ],
     )
 
     def start() -> None:
         if _open(ledger, tree, sidecars, node.machine):
             reconciler.recover()
+            baselines.recall()
             survey.rescan()
             watch.guarded_look()
-            if foreign.by_device():
-                survey.rescan()  # what they hold is no idle baseline
             reconciler.run_once()
         changes.listen(reconciler.wake)
         reconciler.start()

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Mapping
 
 from nodeagent.adapters.processes import uids_of
-from nodeagent.domain.device import Inventory
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
 from nodeagent.service.sampling import Look
@@ -16,29 +15,19 @@ _Users = Mapping[tuple[int, str], list[int]]  # pids by uid and device key
 
 
 class Foreign:
-    """What foreign users held at the last look: written by the watch, read by the survey and the scanner."""
+    """What foreign users held at the last look: written by the watch, read by the survey."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._devices: Mapping[str, int] = {}
-        self._pools: Mapping[str, int] = {}
 
-    def set(self, by_device: Mapping[str, int], inventory: Inventory) -> None:
-        pools: dict[str, int] = {}
-        for key, held in by_device.items():
-            device = inventory.device(key)
-            if device is not None:
-                pools[device.pool] = pools.get(device.pool, 0) + held
+    def set(self, by_device: Mapping[str, int]) -> None:
         with self._lock:
-            self._devices, self._pools = {key: held for key, held in by_device.items() if held}, pools
+            self._devices = {key: held for key, held in by_device.items() if held}
 
     def by_device(self) -> Mapping[str, int]:
         with self._lock:
             return self._devices
-
-    def of_pool(self, pool: str) -> int:
-        with self._lock:
-            return self._pools.get(pool, 0)
 
 
 class ForeignUsers:
@@ -53,7 +42,7 @@ class ForeignUsers:
     def note(self, look: Look) -> None:
         """Tell of those who are new, and wake who waits where much has changed."""
         before, by_device = self._foreign.by_device(), look.by_owner.get(None, {})
-        self._foreign.set(by_device, look.inventory)
+        self._foreign.set(by_device)
         users = _users(look)
         new = users.keys() - self._known
         if new:

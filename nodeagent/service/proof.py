@@ -13,6 +13,7 @@ from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.processes import start_time_of
 from nodeagent.domain.clock import Clock
+from nodeagent.domain.device import Inventory
 from nodeagent.domain.guarantee import Hold
 from nodeagent.domain.watch import KfdUse
 from nodeagent.ledger.ledger import Ledger
@@ -23,6 +24,7 @@ from nodeagent.service.owners import owners
 from nodeagent.service.sampling import Sampler
 
 KFD, VRAM = "kfd", "vram"
+Idle = Callable[[str, Inventory], int | None]
 
 
 class KfdMeans:
@@ -83,12 +85,11 @@ class KfdEffect(Wait):
 class VramMeans:
     """Plans the proof by the cards' own counters, for the pools that no limit of the lease's counts.
 
-    *idle* gives a pool's use when nobody worked on it, in bytes; None where it was never seen so.
+    *idle* gives a pool's use when nobody worked on it, in bytes; None where it was never seen so in the
+    epochs of that inventory.
     """
 
-    def __init__(
-        self, dmem: DmemController | None, idle: Callable[[str], int | None], clock: Clock, tolerance: int
-    ) -> None:
+    def __init__(self, dmem: DmemController | None, idle: Idle, clock: Clock, tolerance: int) -> None:
         self._dmem = dmem
         self._idle = idle
         self._clock = clock
@@ -108,7 +109,8 @@ class VramMeans:
         for one in setting.placed:
             pool = setting.inventory.pool(one.pool)
             if pool is not None and pool.region not in counted:
-                told = pools.setdefault(pool.key, {"idle_bytes": self._idle(pool.key), "devices": []})
+                idle = self._idle(pool.key, setting.inventory)
+                told = pools.setdefault(pool.key, {"idle_bytes": idle, "devices": []})
                 told["devices"].append(one.device)
         arguments = {"lease": lease_id, "pools": pools, "boot_id": self._clock.boot_id}
         return [Planned(VRAM, arguments)] if pools else []
@@ -149,7 +151,7 @@ class VramEffect(Wait):
             if (used_bytes := used[pool]) is not None and told["idle_bytes"] is not None
         }
         if any(size > self._tolerance for size in over.values()):
-            others = self._others(int(arguments["lease"]))
+            others = self._sampler.look().by_pool(but=int(arguments["lease"]))
             over = {pool: size - others.get(pool, 0) for pool, size in over.items()}
         unexplained = {pool: size for pool, size in over.items() if size > self._tolerance}
         if unexplained:
@@ -157,16 +159,6 @@ class VramEffect(Wait):
             devices = frozenset(device for pool in unexplained for device in pools[pool]["devices"])
             return Pending(f"VRAM is used by nobody that is known: {said}", devices=devices)
         return {"vram": {pool: over.get(pool, _unknown(used[pool])) for pool in pools}}
-
-    def _others(self, lease: int) -> dict[str, int]:
-        """What processes that are not the lease's use, by pool, bytes."""
-        look, sums = self._sampler.look(), dict[str, int]()
-        for owner, by_device in look.by_owner.items():
-            for key, size in by_device.items():
-                device = look.inventory.device(key)
-                if device is not None and owner != lease:
-                    sums[device.pool] = sums.get(device.pool, 0) + size
-        return sums
 
 
 def _unknown(used: int | None) -> str:

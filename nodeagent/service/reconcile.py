@@ -104,7 +104,7 @@ class Reconciler:
         self._vigil.stop()
 
     def recover(self) -> None:
-        """Rebuild leases that a lost ledger forgot: before a scan takes their pools for idle."""
+        """Rebuild leases that a lost ledger forgot: before anybody takes their pools for idle."""
         self._guarded(self._compare, "compare")
 
     def run_once(self) -> None:

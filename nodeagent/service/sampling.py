@@ -38,6 +38,16 @@ class Look:
     by_process: Mapping[tuple[int, str], int]
     by_owner: Mapping[Owner, Mapping[str, int]]
 
+    def by_pool(self, but: int | None = None) -> dict[str, int]:
+        """What all use of each pool, bytes, but for the lease *but*."""
+        sums: dict[str, int] = {}
+        for owner, by_device in self.by_owner.items():
+            for key, size in by_device.items():
+                device = self.inventory.device(key)
+                if device is not None and (owner is None or owner != but):
+                    sums[device.pool] = sums.get(device.pool, 0) + size
+        return sums
+
 
 class Note(Protocol):
     """One question that each look is asked."""

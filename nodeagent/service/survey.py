@@ -20,12 +20,12 @@ log = structlog.get_logger()
 
 
 class Survey:
-    """Holds the last scan; *scan* gets the pools that are in use, whose idle baseline must not be retaken."""
+    """Holds the last scan."""
 
     def __init__(
         self,
         ledger: Ledger,
-        scan: Callable[[frozenset[str]], Inventory],
+        scan: Callable[[], Inventory],
         generation: Callable[[], int | None],
         foreign: Callable[[], Mapping[str, int]] = dict,  # bytes by device, of processes in no lease
     ) -> None:
@@ -52,8 +52,7 @@ class Survey:
         return True
 
     def _look(self) -> Inventory:
-        busy = frozenset(held.placed.pool for held in self._ledger.held())
-        return with_epochs(self._scan(busy), self._ledger.registered())
+        return with_epochs(self._scan(), self._ledger.registered())
 
     def _book(self, found: Inventory) -> Inventory:
         with self._lock:

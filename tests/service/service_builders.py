@@ -22,10 +22,12 @@ from nodeagent.config import Closure, Config, Release, State
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.ledger.baselines import BaselineFile
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.attach import Attacher
+from nodeagent.service.baselines import Baselines
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
 from nodeagent.service.differences import Differences
@@ -84,7 +86,8 @@ class House:
         self.root, self.clock, self.tree = root, clock, tree
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
         node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
-        scanner = Scanner(node.tree, reserve_percent=1, include_apus=False)
+        self.baselines = Baselines(clock, BaselineFile(state / "baselines"))
+        scanner = Scanner(node.tree, reserve_percent=1, include_apus=False, idle=self.baselines.idle)
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation)
         self.changes = Changes()
         locks = self.locks = LeaseLocks()
@@ -93,7 +96,7 @@ class House:
         settings = Config(state=State(directory=state), **site)
         absent = HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
         self.hook = hook or absent
-        ground = Ground(node, clock, tree, None, self.hook, self.in_use, scanner.idle)
+        ground = Ground(node, clock, tree, None, self.hook, self.in_use, self.baselines.idle)
         self.tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
         self.journal = Journal(self.ledger, {**self.tiers.effects, **scripted})
@@ -188,6 +191,7 @@ class House:
         self.ledger.open(floor=max(cgroups | self.sidecar_files.leases(), default=0))
         if self.ledger.health().writable:
             self.reconciler.recover()
+            self.baselines.recall()
             self.survey.rescan()
             self.reconciler.run_once()
         return self
