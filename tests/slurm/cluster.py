@@ -24,15 +24,18 @@ from .space import Space, space
 Found = TypeVar("Found")
 SECONDS = 60
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare", "nsenter", "ip")
-# /etc with ours on top, an empty /run, and an address: the C library resolves nothing where there are only
-# loopback's own. Arguments: the cluster's directory, the address.
+# /etc and /usr/libexec with ours on top, an empty /run, and an address: the C library resolves nothing where
+# there are only loopback's own. Arguments: the cluster's directory, the address.
 HEAD = """
 hostname head
 ip link set lo up
 ip address add "$2/32" dev lo
-mount -t tmpfs -o mode=755 tmpfs "$1/etc"
-mkdir "$1/etc/ours" "$1/etc/work"
-mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/etc/ours,workdir=$1/etc/work" /etc
+mount -t tmpfs -o mode=755 tmpfs "$1/ours"
+for place in /etc /usr/libexec; do
+    over=$1/ours$place
+    mkdir -p "$over/top" "$over/work"
+    mount -t overlay overlay -o "lowerdir=$place,upperdir=$over/top,workdir=$over/work" "$place"
+done
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -m 755 -p /run/munge /run/nodeagent /etc/slurm /etc/nodeagent
 """
@@ -67,9 +70,10 @@ class Cluster:
         shown = self.slurm("scontrol", "--oneliner", "show", "job", job).stdout
         return dict(word.split("=", 1) for word in shown.split() if "=" in word)
 
-    def queue(self) -> list[str]:
-        """A line with id and state of each job that has not ended."""
-        return self.slurm("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
+    def queue(self) -> dict[str, str]:
+        """The state of each job that has not ended, epilog included, by id."""
+        lines = self.slurm("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
+        return dict(line.split() for line in lines)
 
     def states(self) -> dict[str, str]:
         """The state of each node, as `idle` or `drained`."""
@@ -80,21 +84,23 @@ class Cluster:
         """Why a node is not to be used, as `sinfo -R` shows it."""
         return self.slurm("sinfo", "--noheader", "-R", f"--nodes={node}", "--format=%200E").stdout.strip()
 
-    def settle(self) -> None:
-        """End every job, wait until it is gone, and take all nodes into service again."""
-        if self.queue():
-            self.slurm("scancel", *(line.split()[0] for line in self.queue()))
-            self.until(lambda: not self.queue())
-        for name, state in self.states().items():
-            if name in self.nodes and state != "idle":
+    def cancel(self, *jobs: str) -> None:
+        """End jobs, and wait until they are gone, their epilogs included."""
+        self.slurm("scancel", *jobs)
+        self.until(lambda: not set(jobs) & self.queue().keys())
+
+    def resume(self) -> None:
+        """Take all nodes into service again."""
+        for name in self.nodes:
+            if self.states()[name] != "idle":
                 self.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
         self.until(lambda: all(self.states()[name] == "idle" for name in self.nodes))
 
-    def until(self, what: Callable[[], Found], seconds: float = SECONDS) -> Found:
+    def until(self, what: Callable[[], Found], why: Callable[[], str] | None = None) -> Found:
         """Look until *what* gives something true; how long it takes is not asserted beyond the wait."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + SECONDS
         while not (found := what()):
-            assert time.monotonic() < deadline, f"it never came true\n{self.logs()}"
+            assert time.monotonic() < deadline, f"{why() if why else 'never'}\n{self.logs()}"
             time.sleep(0.1)
         return found
 
@@ -116,8 +122,10 @@ def running_cluster(scripts: Path) -> Iterator[Cluster]:
     directory.chmod(0o755)
     with contextlib.ExitStack() as last:
         last.callback(shutil.rmtree, directory, ignore_errors=True)
-        for name in ("etc", "log", "state", "spool"):
+        for name in ("ours", "log", "state", "spool"):
             (directory / name).mkdir(mode=0o755)
+        (directory / "shown").mkdir()
+        (directory / "shown").chmod(0o1777)
         head = last.enter_context(space(HEAD, str(directory), settings.ADDRESS, net=True))
         cluster = Cluster(head, directory)
         _write_settings(cluster, scripts)

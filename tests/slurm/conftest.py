@@ -1,4 +1,4 @@
-"""The cluster that all tests here share; each test finds it idle and leaves it so."""
+"""The cluster and the agent that all tests here share; each test finds them idle and must leave them so."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import Cluster, missing, running_cluster
+from .agent import served_agent
+from .cluster import missing, running_cluster
+from .lab import Lab
 
 
 @pytest.fixture(scope="session")
-def shared_cluster() -> Iterator[Cluster]:
-    """The cluster, started once."""
+def shared_lab() -> Iterator[Lab]:
+    """The cluster, with an agent on its node of GPUs."""
     if os.geteuid() != 0:
         pytest.skip("a cluster needs uid 0, for namespaces and other users")
     if program := missing():
         pytest.skip(f"needs {program}: make test-slurm installs it")
-    with running_cluster(Path(__file__).parent / "standins") as cluster:
-        yield cluster
+    with (
+        running_cluster(Path(__file__).parent / "standins") as cluster,
+        served_agent(cluster.nodes["gpu0"], "mi300x-spx") as agent,
+    ):
+        yield Lab(cluster, agent)
 
 
 @pytest.fixture
-def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster with all nodes idle."""
-    yield shared_cluster
-    shared_cluster.settle()
+def lab(shared_lab: Lab) -> Iterator[Lab]:
+    """All nodes idle and no lease. A test that leaves a lease, a cgroup, a file or a drained node fails."""
+    shared_lab.settings()
+    yield shared_lab
+    shared_lab.end_jobs()
+    left = shared_lab.leftovers()
+    shared_lab.cluster.resume()
+    assert left == []

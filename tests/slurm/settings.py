@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 CPUS = 64  # as many jobs at once; config_overrides lets a node claim them
 SHARDS = 8  # of each GPU
-SCRIPTS = "/etc/slurm/nodeagent"
+SCRIPTS = "/usr/libexec/nodeagent/slurm"
 ADDRESS = "192.0.2.1"  # of every host
 USERS = {"alice": 61001, "bob": 61002}
 

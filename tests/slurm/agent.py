@@ -1,0 +1,149 @@
+"""The agent of one node, as served to Slurm's scripts there, and what can be done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.wiring import instance
+
+from .node import Node
+from .space import ENVIRONMENT, children
+
+SOCKET = "/run/nodeagent/api.sock"
+CONFIG = "/etc/nodeagent/nodeagent.toml"
+READY_SECONDS = 60
+LIVE = "queued,preparing,active,lost,releasing"
+# Slurm 22.05 has no `--extra`.
+SETTINGS = '[slurm]\nrequest_from = "comment"\n'
+
+
+@dataclass
+class ServedAgent:
+    """An agent on a machine file, in a node's space, where it is the node's own."""
+
+    node: Node
+    machine: str
+    process: subprocess.Popen[bytes] | None = None
+    stopped: list[int] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.node.directory / "state"
+
+    @property
+    def slice(self) -> Path:
+        """The cgroup that its leases are in."""
+        mount = find_mount()
+        assert mount is not None
+        return mount / instance(self.state)
+
+    def start(self) -> None:
+        """Start it and wait until it grants."""
+        self.node.path(CONFIG).write_text(SETTINGS)
+        words = ["--simulate", self.machine, "--socket", SOCKET, "--state-dir", str(self.state)]
+        with (self.node.directory / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.node.space.command(sys.executable, "-m", "nodeagent.cli.main", "serve", *words),
+                env=ENVIRONMENT,
+                stderr=log,
+            )
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._ready():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End it as systemd would."""
+        self.resume()
+        self._signal(signal.SIGTERM)
+        self._wait()
+
+    def kill(self) -> None:
+        """SIGKILL the whole agent, arbiter and worker."""
+        self._signal(signal.SIGKILL)
+        self._wait()
+
+    def pause(self) -> None:
+        """Hang the whole agent."""
+        self.stopped = self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self.stopped:
+            os.kill(pid, signal.SIGCONT)
+        self.stopped = []
+
+    def call(self, method: str, target: str, **options: Any) -> Any:
+        """One call as the node's root; what it answers, or None for no JSON."""
+        words = ("curl", "-qs", "--unix-socket", SOCKET, "-X", method, f"http://agent{target}")
+        said = self.node.space.run(*words, **options).stdout
+        return json.loads(said) if said[:1] in ("{", "[") else None
+
+    def leases(self, state: str = LIVE) -> list[dict[str, Any]]:
+        """The leases in these states."""
+        return self.call("GET", f"/v1/leases?state={state}&limit=500")["leases"]
+
+    def lease(self, job: str) -> dict[str, Any] | None:
+        """The live lease of a job."""
+        found = [one for one in self.leases() if one["holder"]["id"] == job]
+        assert len(found) <= 1, found
+        return found[0] if found else None
+
+    def leftovers(self) -> list[str]:
+        """What must not be there when no job is."""
+        left = [f"lease {one['id']} of {one['holder']} is {one['state']}" for one in self.leases()]
+        return left + [f"cgroup {one.name}" for one in self.slice.glob("*/")]
+
+    def log(self) -> str:
+        return (self.node.directory / "agent.log").read_text()[-3000:]
+
+    def _ready(self) -> bool:
+        words = ("curl", "-qsf", "--unix-socket", SOCKET, "http://agent/readyz")
+        return self.node.space.run(*words).returncode == 0
+
+    def _signal(self, number: int) -> list[int]:
+        """Send a signal to the arbiter and its worker; their pids."""
+        assert self.process is not None
+        arbiters = children(self.process.pid)  # of nsenter, which stays and waits
+        pids = [pid for arbiter in arbiters for pid in (arbiter, *children(arbiter))]
+        for pid in pids if number != signal.SIGTERM else arbiters:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pids
+
+    def _wait(self) -> None:
+        assert self.process is not None
+        self.process.wait(READY_SECONDS)
+
+
+@contextlib.contextmanager
+def served_agent(node: Node, machine: str) -> Iterator[ServedAgent]:
+    """An agent that grants on *machine*; its cgroups go with it."""
+    agent = ServedAgent(node, machine)
+    agent.state.mkdir(mode=0o700)
+    try:
+        agent.start()
+        yield agent
+    finally:
+        if agent.process is not None and agent.process.poll() is None:
+            agent.stop()
+        _remove(agent.slice)
+
+
+def _remove(cgroup: Path) -> None:
+    """Kill what is left in a cgroup of ours, and remove it with those below."""
+    if cgroup.is_dir():
+        (cgroup / "cgroup.kill").write_text("1")
+        for below in sorted(cgroup.rglob("*/"), reverse=True):
+            below.rmdir()
+        cgroup.rmdir()
