@@ -54,6 +54,7 @@ struct hook {
 	uint32_t phase;
 	uint32_t said;
 	uint32_t slot;			/* own slot + 1; 0: none yet */
+	uint64_t signals;		/* that the thread inside the lock blocked itself */
 	uint64_t own[MAX_DEVICES];	/* bytes of this process: the truth that its slot repeats */
 	struct handle_table handles;
 	struct range_list ranges, spare;
@@ -64,12 +65,10 @@ struct hook {
 /* state.c */
 int process_is_secure(void);
 struct hook *hook_get(void);
-int hook_enter(struct hook *hook, uint64_t *signals);
-void hook_leave(struct hook *hook, uint64_t signals);
+int hook_enter(struct hook *hook);
+void hook_leave(struct hook *hook);
 void hook_say(struct hook *hook, const char *what, const char *path, const char *then);
-void signals_block(uint64_t *old);
-void signals_restore(uint64_t old);
-long write_unsignalled(int fd, const void *from, size_t size, int64_t offset);
+long write_unsignalled(int fd, const void *from, size_t size, int64_t offset, uint64_t blocked);
 
 /* lease.c */
 enum phase lease_find(struct limits *limits);

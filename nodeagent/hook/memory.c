@@ -26,11 +26,11 @@ static int credit_stale(struct hook *hook)
 /* Charge one device and reserve a place for the handle; the hook is entered and left here. */
 static long charge(struct hook *hook, int device, uint64_t bytes)
 {
-	uint64_t add[MAX_DEVICES] = { 0 }, signals;
+	uint64_t add[MAX_DEVICES] = { 0 };
 	long failed;
 
 	add[device] = bytes;
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return -ENOMEM;
 	failed = handles_reserve(&hook->handles);
 	if (!failed)
@@ -39,40 +39,37 @@ static long charge(struct hook *hook, int device, uint64_t bytes)
 		credit_stale(hook);
 		failed = usage_charge(hook, add, EFFORT_LAST);
 	}
-	hook_leave(hook, signals);
+	hook_leave(hook);
 	return failed;
 }
 
 static void credit(struct hook *hook, uint32_t device, uint64_t bytes)
 {
-	uint64_t give[MAX_DEVICES] = { 0 }, signals;
+	uint64_t give[MAX_DEVICES] = { 0 };
 
 	give[device] = bytes;
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return;		/* stays charged */
 	usage_credit(hook, give);
-	hook_leave(hook, signals);
+	hook_leave(hook);
 }
 
 void remember(struct hook *hook, struct handle handle)
 {
-	uint64_t signals;
-
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return;
 	handles_put(&hook->handles, handle);
-	hook_leave(hook, signals);
+	hook_leave(hook);
 }
 
 static int take(struct hook *hook, uint32_t space, uint64_t id, struct handle *taken)
 {
-	uint64_t signals;
 	int found;
 
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return 0;
 	found = handles_take(&hook->handles, space, id, taken);
-	hook_leave(hook, signals);
+	hook_leave(hook);
 	return found;
 }
 
@@ -177,15 +174,14 @@ long create_dumb(struct hook *hook, int fd, unsigned long request, struct drm_cr
 long gem_op(struct hook *hook, int fd, unsigned long request, struct drm_gem_op *op)
 {
 	const int moves = op->operation == GEM_OP_SET_PLACEMENT && op->value & GEM_DOMAIN_VRAM;
-	uint64_t signals;
 	int charged;
 
 	if (!moves || device_of_file(&hook->limits, fd) < 0)
 		return sys_ioctl(fd, request, op);
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return -EPERM;
 	charged = handles_find(&hook->handles, SPACE_GEM + (uint32_t)fd, op->handle) != NULL;
-	hook_leave(hook, signals);
+	hook_leave(hook);
 	return charged ? sys_ioctl(fd, request, op) : -EPERM;
 }
 
@@ -193,13 +189,13 @@ long available_memory(struct hook *hook, int fd, unsigned long request, struct k
 {
 	const int device = device_of_gpu(&hook->limits, answer->gpu_id);
 	const long result = sys_ioctl(fd, request, answer);
-	uint64_t remaining = 0, signals;
+	uint64_t remaining = 0;
 
 	if (is_error(result))
 		return result;
-	if (device >= 0 && !hook_enter(hook, &signals)) {
+	if (device >= 0 && !hook_enter(hook)) {
 		remaining = usage_remaining(hook, (uint32_t)device);
-		hook_leave(hook, signals);
+		hook_leave(hook);
 	}
 	if (answer->available > remaining)
 		answer->available = remaining;
@@ -226,13 +222,13 @@ static int charge_range(struct hook *hook, uint64_t start, uint64_t end, uint64_
 
 static void drop_range(struct hook *hook, uint64_t start, uint64_t end)
 {
-	uint64_t credit[MAX_DEVICES] = { 0 }, signals;
+	uint64_t credit[MAX_DEVICES] = { 0 };
 
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return;
 	svm_drop(hook, start, end, credit);
 	usage_credit(hook, credit);
-	hook_leave(hook, signals);
+	hook_leave(hook);
 }
 
 long set_svm(struct hook *hook, int fd, unsigned long request, struct kfd_svm *svm)
@@ -242,16 +238,15 @@ long set_svm(struct hook *hook, int fd, unsigned long request, struct kfd_svm *s
 	/* As many as the request has room for: the kernel copies no more. */
 	const size_t room = (IOCTL_SIZE(request) - sizeof(*svm)) / sizeof(struct kfd_svm_attribute);
 	const uint32_t attributes = svm->attributes < room ? svm->attributes : (uint32_t)room;
-	uint64_t signals;
 	long result;
 	int planned;
 
 	if (svm->operation != SVM_SET_ATTRIBUTES || start >= end)
 		return sys_ioctl(fd, request, svm);
-	if (svm_names_other(&hook->limits, svm, attributes) || hook_enter(hook, &signals))
+	if (svm_names_other(&hook->limits, svm, attributes) || hook_enter(hook))
 		return -ENOMEM;
 	planned = charge_range(hook, start, end, svm_devices(&hook->limits, svm, attributes));
-	hook_leave(hook, signals);
+	hook_leave(hook);
 	if (planned < 0)
 		return -ENOMEM;
 	result = sys_ioctl(fd, request, svm);

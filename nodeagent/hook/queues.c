@@ -53,15 +53,14 @@ long create_queue(struct hook *hook, int fd, unsigned long request, struct kfd_c
 static int device_of_queue(struct hook *hook, uint32_t queue)
 {
 	const struct handle *known;
-	uint64_t signals;
 	int device = hook->limits.devices == 1 ? 0 : -1;
 
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return device;
 	known = handles_find(&hook->handles, SPACE_QUEUE, queue);
 	if (known)
 		device = (int)known->device;
-	hook_leave(hook, signals);
+	hook_leave(hook);
 	return device;
 }
 

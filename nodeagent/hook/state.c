@@ -80,14 +80,17 @@ static void unlock(uint32_t *word)
 		futex(word, FUTEX_WAKE, 1, 0);
 }
 
-void signals_block(uint64_t *old)
+/* Returns those that were blocked before. */
+static uint64_t signals_block(void)
 {
 	const uint64_t set = SIGNALS_KEPT_OUT;
+	uint64_t old = 0;
 
-	syscall4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&set, (long)old, sizeof(set));
+	syscall4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&set, (long)&old, sizeof(set));
+	return old;
 }
 
-void signals_restore(uint64_t old)
+static void signals_restore(uint64_t old)
 {
 	syscall4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&old, 0, sizeof(old));
 }
@@ -102,11 +105,13 @@ static uint64_t pending_signals(void)
 
 /*
  * Write, at `offset` unless that is negative, with signals blocked. At a closed pipe or the program's file size limit
- * the kernel sends a signal that ends the program: the write is ours and not the program's, so it is taken back.
+ * the kernel sends a signal that ends the program: the write is ours and not the program's, so it is taken back. One
+ * of those that the program blocked before may be pending already, and is its own.
  */
-long write_unsignalled(int fd, const void *from, size_t size, int64_t offset)
+long write_unsignalled(int fd, const void *from, size_t size, int64_t offset, uint64_t blocked)
 {
-	const uint64_t ours = (SIGNAL_BIT(SIGPIPE) | SIGNAL_BIT(SIGXFSZ)) & ~pending_signals();
+	const uint64_t sent = SIGNAL_BIT(SIGPIPE) | SIGNAL_BIT(SIGXFSZ);
+	const uint64_t ours = blocked & sent ? sent & ~pending_signals() : sent;
 	const int64_t now[2] = { 0, 0 };
 	long result = offset < 0 ? sys_write(fd, from, size) : sys_pwrite(fd, from, size, offset);
 
@@ -117,31 +122,33 @@ long write_unsignalled(int fd, const void *from, size_t size, int64_t offset)
 
 /*
  * Enter the process's own critical section. Signals stay out of it, so that neither a handler nor a thread's
- * cancellation leaves it locked.
+ * cancellation leaves it locked. They are let in while the driver works: it may wait, and Ctrl-C is to end that.
  */
-int hook_enter(struct hook *hook, uint64_t *signals)
+int hook_enter(struct hook *hook)
 {
-	int failed;
+	const uint64_t signals = signals_block();
+	const int failed = lock(&hook->lock);
 
-	signals_block(signals);
-	failed = lock(&hook->lock);
 	if (failed)
-		signals_restore(*signals);
+		signals_restore(signals);
+	else
+		hook->signals = signals;
 	return failed;
 }
 
-void hook_leave(struct hook *hook, uint64_t signals)
+void hook_leave(struct hook *hook)
 {
+	const uint64_t signals = hook->signals;
+
 	unlock(&hook->lock);
 	signals_restore(signals);
 }
 
 static enum phase find_lease(struct hook *hook)
 {
-	uint64_t signals;
 	enum phase phase;
 
-	if (hook_enter(hook, &signals))
+	if (hook_enter(hook))
 		return PHASE_BROKEN;
 	if (!hook->phase) {
 		phase = lease_find(&hook->limits);
@@ -154,7 +161,7 @@ static enum phase find_lease(struct hook *hook)
 		__atomic_store_n(&hook->phase, phase, __ATOMIC_RELEASE);
 	}
 	phase = hook->phase;
-	hook_leave(hook, signals);
+	hook_leave(hook);
 	return phase;
 }
 
@@ -186,7 +193,7 @@ void hook_say(struct hook *hook, const char *what, const char *path, const char 
 	struct { int32_t fd; int16_t wanted, is; } ready = { 2, POLLOUT, 0 };
 	char line[512], *at = line;
 	const char *end = line + sizeof(line);
-	uint64_t signals;
+	uint64_t blocked;
 
 	if (__atomic_exchange_n(&hook->said, 1, __ATOMIC_RELAXED))
 		return;
@@ -197,8 +204,8 @@ void hook_say(struct hook *hook, const char *what, const char *path, const char 
 	at = text_append(at, end, "; ");
 	at = text_append(at, end, then);
 	at = text_append(at, end, "\n");
-	signals_block(&signals);
+	blocked = signals_block();
 	if (syscall4(__NR_poll, (long)&ready, 1, 0, 0) == 1 && ready.is & POLLOUT)
-		write_unsignalled(2, line, (size_t)(at - line), -1);
-	signals_restore(signals);
+		write_unsignalled(2, line, (size_t)(at - line), -1, blocked);
+	signals_restore(blocked);
 }

@@ -119,6 +119,10 @@ bool account_export(struct supervised *lease, pid_t process);
 bool account_contexts(struct supervised *lease, pid_t process);
 void account_returned(pid_t thread);
 
+/* supervisor_files.c: files that stay open, as far as the limit goes */
+int files_keep(const char *path, int flags);
+void files_forget(int *file);
+
 /* supervisor_counters.c: what KFD counts for one process */
 struct counters {
 	bool contexts;			/* it may have more than one */

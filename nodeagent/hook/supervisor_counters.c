@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * KFD's own counters of one process: kfd/proc/<pid>/vram_<gpu id>, and the same of further contexts of it in
- * directories below. The files stay open as far as this process's limit goes, since they are read at every allocation.
+ * directories below.
  */
 #include "supervisor.h"
 
@@ -10,26 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#define SPARE_FILES 64			/* for all else: a counter that cannot be opened would be taken for 0 */
-
-static rlim_t open_files;
-
-static bool may_stay_open(void)
-{
-	struct rlimit limit;
-
-	return !getrlimit(RLIMIT_NOFILE, &limit) && open_files + SPARE_FILES < limit.rlim_cur;
-}
-
-static void forget(int *file)
-{
-	if (*file < 0)
-		return;
-	close(*file);
-	*file = -1;
-	open_files--;
-}
 
 void counters_init(struct counters *counters)
 {
@@ -41,7 +21,7 @@ void counters_init(struct counters *counters)
 void counters_close(struct counters *counters)
 {
 	for (int device = 0; device < MAX_DEVICES; device++)
-		forget(&counters->file[device]);
+		files_forget(&counters->file[device]);
 }
 
 bool counters_exist(const struct supervised *lease, pid_t pid)
@@ -79,14 +59,11 @@ static uint64_t in_first_context(const struct supervised *lease, int *file, pid_
 	/* An open file of a KFD process that is gone cannot be read, and execve makes another of the same number. */
 	if (*file >= 0 && proc_read_number(*file, &number))
 		return number;
-	forget(file);
+	files_forget(file);
 	snprintf(path, sizeof(path), "%s/%d/vram_%u", lease->kfd_processes, pid, gpu_id);
-	if (!may_stay_open())
-		return proc_number(path);
-	*file = open(path, O_RDONLY | O_CLOEXEC);
+	*file = files_keep(path, O_RDONLY);
 	if (*file < 0)
-		return 0;
-	open_files++;
+		return proc_number(path);
 	return proc_read_number(*file, &number) ? number : 0;
 }
 

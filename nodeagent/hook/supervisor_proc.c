@@ -47,14 +47,12 @@ static pid_t read_process_of(pid_t thread)
 	return line ? (pid_t)strtol(line + 6, NULL, 10) : 0;
 }
 
-static bool look_at(pid_t process, pid_t thread, int descriptor, struct stat *status)
+static bool look_at(int directory, const char *name, struct stat *status)
 {
 	struct statx known;
-	char path[96];
 
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", process, thread, descriptor);
 	/* Nothing is asked of its file system: one of the user's own may not answer. */
-	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &known))
+	if (statx(directory, name, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &known))
 		return false;
 	status->st_mode = known.stx_mode;
 	status->st_ino = known.stx_ino;
@@ -64,23 +62,32 @@ static bool look_at(pid_t process, pid_t thread, int descriptor, struct stat *st
 }
 
 /*
- * What a thread's descriptor leads to, and whose thread it is. Threads ask again and again, and `status` is the
- * dearest of all files here: the path itself says whether the thread is the same process's as last time.
+ * What a thread's descriptor leads to, and whose thread it is. Threads ask again and again, and both `status` and the
+ * way to the directory are dear. A directory that is kept is that thread's and nobody else's, whatever its number:
+ * once it has ended, nothing is found there.
  */
 bool proc_look_at(pid_t thread, int descriptor, pid_t *process, struct stat *status)
 {
-	static struct { pid_t thread, process; } last[64];
+	static struct { pid_t thread, process; int descriptors; } threads[64];
 	const size_t slot = (size_t)thread % 64;
+	char path[64], name[16];
 
-	if (last[slot].thread == thread && look_at(last[slot].process, thread, descriptor, status)) {
-		*process = last[slot].process;
+	snprintf(name, sizeof(name), "%d", descriptor);
+	if (threads[slot].thread == thread && look_at(threads[slot].descriptors, name, status)) {
+		*process = threads[slot].process;
 		return true;
 	}
-	*process = read_process_of(thread);
-	last[slot].thread = thread;
-	last[slot].process = *process;
+	if (threads[slot].thread)
+		files_forget(&threads[slot].descriptors);
+	*process = threads[slot].process = read_process_of(thread);
+	threads[slot].thread = *process ? thread : 0;
 	errno = ESRCH;
-	return *process && look_at(*process, thread, descriptor, status);
+	if (!*process)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd", *process, thread);
+	threads[slot].descriptors = files_keep(path, O_PATH | O_DIRECTORY);
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", *process, thread, descriptor);
+	return look_at(AT_FDCWD, path, status);
 }
 
 /* Field 22 of proc_pid_stat(5); the command's name may hold blanks and parentheses. */

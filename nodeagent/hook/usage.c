@@ -37,12 +37,14 @@ static int is_alive(int fd, uint32_t slot)
 /* Other programs may hold the lock on purpose or be stopped with it: wait a second at most. */
 static long lock_mutex(int fd)
 {
-	uint64_t deadline = now_nanoseconds() + MUTEX_WAIT_NANOSECONDS;
+	uint64_t deadline = 0;		/* most find it free, and need no clock */
 	int64_t pause = MUTEX_FIRST_SLEEP;
 	long failed;
 
 	while ((failed = set_lock(fd, F_SETLK, F_WRLCK, LOCK_MUTEX)) == -EAGAIN || failed == -EACCES) {
-		if (now_nanoseconds() > deadline)
+		if (!deadline)
+			deadline = now_nanoseconds() + MUTEX_WAIT_NANOSECONDS;
+		else if (now_nanoseconds() > deadline)
 			return -ETIMEDOUT;
 		sleep_nanoseconds(pause);
 		pause = pause * 2 > MUTEX_LONGEST_SLEEP ? MUTEX_LONGEST_SLEEP : pause * 2;
@@ -70,9 +72,9 @@ static int64_t entry_offset(uint32_t device, uint32_t slot)
 	return USAGE_ROWS + ((int64_t)device * SLOTS + slot) * (int64_t)sizeof(uint64_t);
 }
 
-static long write_entry(int fd, uint32_t device, uint32_t slot, uint64_t bytes)
+static long write_entry(const struct hook *hook, int fd, uint32_t device, uint32_t slot, uint64_t bytes)
 {
-	long put = write_unsignalled(fd, &bytes, sizeof(bytes), entry_offset(device, slot));
+	long put = write_unsignalled(fd, &bytes, sizeof(bytes), entry_offset(device, slot), hook->signals);
 
 	return put == sizeof(bytes) ? 0 : -EBADMSG;
 }
@@ -107,7 +109,7 @@ static long find_used(struct hook *hook, int fd, uint8_t used[SLOTS])
 static long clear_slot(const struct hook *hook, int fd, uint32_t slot)
 {
 	for (uint32_t device = 0; device < hook->limits.devices; device++)
-		if (write_entry(fd, device, slot, 0))
+		if (write_entry(hook, fd, device, slot, 0))
 			return -EBADMSG;
 	return 0;
 }
@@ -242,14 +244,14 @@ static long reclaim(struct hook *hook, long fd)
 	return fd;
 }
 
-static void count_denied(int fd)
+static void count_denied(const struct hook *hook, int fd)
 {
 	const int64_t at = offsetof(struct usage_header, denied);
 	uint64_t denied = 0;
 
 	if (sys_pread(fd, &denied, sizeof(denied), at) == sizeof(denied)) {
 		denied = add_saturating(denied, 1);
-		write_unsignalled(fd, &denied, sizeof(denied), at);
+		write_unsignalled(fd, &denied, sizeof(denied), at, hook->signals);
 	}
 }
 
@@ -257,7 +259,7 @@ static void count_denied(int fd)
 static long write_own(const struct hook *hook, int fd, const uint64_t change[MAX_DEVICES])
 {
 	for (uint32_t device = 0; device < hook->limits.devices; device++)
-		if (change[device] && write_entry(fd, device, hook->slot - 1, hook->own[device]))
+		if (change[device] && write_entry(hook, fd, device, hook->slot - 1, hook->own[device]))
 			return -EBADMSG;
 	return 0;
 }
@@ -323,7 +325,7 @@ long usage_charge(struct hook *hook, const uint64_t add[MAX_DEVICES], enum effor
 			return without_file(hook, fd, add);
 		failed = fits(hook, (int)fd, add);
 		if (failed)
-			count_denied((int)fd);
+			count_denied(hook, (int)fd);
 	}
 	if (!failed) {
 		own_add(hook, add);

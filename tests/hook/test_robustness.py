@@ -254,6 +254,18 @@ def test_a_file_size_limit_does_not_end_the_program(node: Node) -> None:
     assert program("alloc(4096)") == 1
 
 
+def test_a_signal_that_the_program_holds_back_stays_its_own(node: Node) -> None:
+    """Of a blocked SIGXFSZ the hook takes back what its own write sent, never one that was pending before."""
+    node.lease(10 * MIB)
+    program = node.start()
+    program("bool(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ}))")
+    program("__import__('resource').setrlimit(1, (0, 2**63 - 1))")
+    for raised in (False, True):
+        assert not raised or program("signal.raise_signal(signal.SIGXFSZ)") is None
+        assert program("alloc(4096)") == "ENOMEM"
+        assert program("signal.SIGXFSZ in signal.sigpending()") is raised
+
+
 @pytest.mark.parametrize(
     "stderr",
     [
