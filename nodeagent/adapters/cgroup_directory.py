@@ -109,8 +109,19 @@ class OpenCgroup:
 
     def freeze(self) -> None:
         """Let whoever comes in from now on run no line of its own; it can be killed. Not before Linux 5.2."""
+        self._set_frozen(True)
+
+    def thaw(self) -> None:
+        """Let everything in it and below it run on, where nothing below is frozen by itself."""
+        self._set_frozen(False)
+
+    def frozen(self) -> bool:
+        """Whether it is frozen by itself: not by a cgroup above it."""
+        return (self.read("cgroup.freeze") or "0").strip() == "1"
+
+    def _set_frozen(self, frozen: bool) -> None:
         try:
-            self.write("cgroup.freeze", "1")
+            self.write("cgroup.freeze", "1" if frozen else "0")
         except FileNotFoundError:
             pass
         except OSError as fault:

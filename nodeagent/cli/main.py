@@ -149,7 +149,12 @@ def migrate(config_path: Path | None, state_dir: Path | None) -> None:
 @STATE_DIR
 @click.argument("target", type=click.Path(path_type=Path))
 def backup(config_path: Path | None, state_dir: Path | None, target: Path) -> None:
-    """Copy the ledger to TARGET while the agent runs; TARGET must not exist."""
+    """Copy the ledger to TARGET while the agent runs; TARGET must not exist.
+
+    To restore it: stop the agent, remove ledger.sqlite3-wal and -shm from the state directory, copy TARGET
+    over ledger.sqlite3, start the agent. Leave the file `ids` as it is: an older one would let lease ids be
+    used twice.
+    """
     from nodeagent.ledger.backup import backup as run
 
     run(ledger(config_path, state_dir), target)

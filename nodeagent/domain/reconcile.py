@@ -15,6 +15,7 @@ class Action(StrEnum):
     """In the order in which they are taken: a unit is stopped before its cgroup is removed."""
 
     REBUILD_LEASE = "rebuild_lease"
+    THAW_CGROUP = "thaw_cgroup"
     WRITE_SIDECAR = "write_sidecar"
     REMOVE_SIDECAR = "remove_sidecar"
     REPORT_SIDECAR = "report_sidecar"
@@ -65,6 +66,9 @@ class Snapshot:
     outdated: frozenset[int] = frozenset()  # those that shall have a sidecar that says so, and have not
     wanted: frozenset[int] = frozenset()  # those that shall have one
     forgotten: Mapping[int, SeenSidecar] = field(default_factory=dict)  # those that this ledger never had
+    frozen: Mapping[int, str] = field(
+        default_factory=dict
+    )  # those that are to run, with the path that stands still
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +88,17 @@ class Step:
 def plan(seen: Snapshot) -> tuple[Step, ...]:
     """The actions that *seen* calls for, in the order in which they are to be taken."""
     order = list(Action)
-    steps = [*_sidecars(seen)]
+    steps = [*_sidecars(seen), *_frozen(seen)]
     lost = {step.lease for step in steps if step.action is Action.REBUILD_LEASE}
     beside = (seen.cgroups.keys() | seen.units | seen.hooked) - seen.known - lost
     steps += [step for lease in sorted(beside) for step in _things(lease, seen)]
     return tuple(sorted(steps, key=lambda step: (order.index(step.action), step.lease)))
+
+
+def _frozen(seen: Snapshot) -> Iterator[Step]:
+    """A release freezes the cgroup that it found empty; in a ledger of before that, the lease is live."""
+    for lease, path in seen.frozen.items():
+        yield Step(Action.THAW_CGROUP, lease, f"{path} is frozen, and lease {lease} is not being released")
 
 
 def _sidecars(seen: Snapshot) -> Iterator[Step]:

@@ -6,19 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, OpenCgroup
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import AgentError, LedgerUnavailable
+from nodeagent.domain.lease import LeaseState
 from nodeagent.domain.reconcile import Action, SeenCgroup, Snapshot, Step, plan
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.sidecars import Sidecars
 
 log = structlog.get_logger()
 
 UNITS_SECONDS = 60  # between two looks at systemd's units, for which a program is started
 ROUTINE = frozenset({Action.WRITE_SIDECAR, Action.REMOVE_SIDECAR})  # done for each lease: no events
+_RUNS = frozenset({LeaseState.PREPARING, LeaseState.ACTIVE})
+_BEFORE_ALL_RUN = frozenset({Action.REBUILD_LEASE, Action.THAW_CGROUP})  # a rebuilt lease may be frozen, too
 UNSEEN = "the node was not compared with the ledger yet"
 
 
@@ -45,9 +49,12 @@ class Differences:
         self._sidecars = sidecars
         self._units_ns: int | None = None
         self._told: dict[tuple[Action, int], str] = {}
+        # Only what a start finds is a release's doing: who freezes a live lease later means it.
+        self._look_for_frozen = True
         self._strangers: tuple[str, ...] = (UNSEEN,)
         self._takes: Mapping[Action, Callable[[int], bool]] = {
             Action.REBUILD_LEASE: sidecars.rebuild,
+            Action.THAW_CGROUP: self._thaw,
             Action.WRITE_SIDECAR: sidecars.write,
             Action.REMOVE_SIDECAR: sidecars.remove,
             Action.STOP_UNIT: self._stop_unit,
@@ -72,6 +79,7 @@ class Differences:
         if any(step.action in self._takes for step in steps):
             steps = plan(self._snapshot(units))
         taken = [step for step in done if step not in steps]
+        self._look_for_frozen = any(step.action in _BEFORE_ALL_RUN for step in (*steps, *taken))
         self._tell(steps, faults)
         self._strangers = _in_doubt(steps)
         self._note([step for step in taken if step.action not in ROUTINE])
@@ -99,11 +107,21 @@ class Differences:
             outdated=self._sidecars.outdated(wanted, sidecars),
             wanted=frozenset(wanted),
             forgotten={lease: self._sidecars.seen(lease) for lease in lost},
+            frozen=self._frozen(cgroups) if self._look_for_frozen else {},
         )
 
     def _known(self) -> frozenset[int]:
         live = {lease.id for lease in self._ledger.live()}
         return frozenset(live | {held.lease for held in self._ledger.held()} | self._ledger.unfinished())
+
+    def _frozen(self, cgroups: Mapping[int, CgroupRef]) -> dict[int, str]:
+        """Of the leases that are to run, those that cannot."""
+        running = [lease.id for lease in self._ledger.live() if lease.state in _RUNS]
+        refs = {lease: self._own(lease) or cgroups.get(lease) for lease in running}
+        return {lease: ref.path for lease, ref in refs.items() if ref and self._is(ref, OpenCgroup.frozen)}
+
+    def _own(self, lease: int) -> CgroupRef | None:
+        return cgroup_in(self._ledger.effects(lease))
 
     def _units(self) -> frozenset[int]:
         if self._tree is None or self._systemd is None:
@@ -115,11 +133,14 @@ class Differences:
         return SeenCgroup(ref.path, ref.inode, self._populated(ref))
 
     def _populated(self, ref: CgroupRef | None) -> bool:
-        if self._tree is None or ref is None:
+        return ref is not None and self._is(ref, OpenCgroup.populated)
+
+    def _is(self, ref: CgroupRef, asked: Callable[[OpenCgroup], bool]) -> bool:
+        if self._tree is None:
             return False
         try:
             with self._tree.open(ref) as cgroup:
-                return cgroup.populated()
+                return asked(cgroup)
         except FileNotFoundError:
             return False
 
@@ -162,6 +183,15 @@ class Differences:
         self._told = now
 
     # -- the actions: each says whether there was anything to do ------------------------------------
+
+    def _thaw(self, lease: int) -> bool:
+        ref = self._own(lease) or (self._tree.find(lease) if self._tree else None)
+        now = self._ledger.lease(lease)
+        if self._tree is None or ref is None or now is None or now.state not in _RUNS:
+            return False
+        with self._tree.open(ref) as cgroup:
+            cgroup.thaw()
+        return True
 
     def _stop_unit(self, lease: int) -> bool:
         if self._tree is None or self._systemd is None or self._populated(self._tree.find(lease)):

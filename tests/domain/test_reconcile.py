@@ -24,6 +24,7 @@ SEVEN = frozenset({7})
         (Snapshot(cgroups={7: POPULATED}, units=SEVEN, hooked=SEVEN), (Action.REPORT_CGROUP,)),
         (Snapshot(known=SEVEN, cgroups={7: EMPTY}, units=SEVEN, hooked=SEVEN), ()),
         (Snapshot(known=SEVEN, cgroups={7: POPULATED}), ()),
+        (Snapshot(known=SEVEN, frozen={7: POPULATED.path}), (Action.THAW_CGROUP,)),
     ],
     ids=[
         "nothing",
@@ -36,6 +37,7 @@ SEVEN = frozenset({7})
         "all of none, under a process",
         "all of a lease",
         "a lease in use",
+        "a live lease that stands still",
     ],
 )
 def test_each_difference_has_its_action(seen: Snapshot, actions: tuple[Action, ...]) -> None:

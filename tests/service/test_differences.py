@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
-from service_builders import House
-from service_world import TurnedClock
+from service_builders import House, until
+from service_world import ScriptedEffect, TurnedClock
 from structlog.testing import capture_logs
 
 from nodeagent.adapters.cgroup import CgroupTree
@@ -12,8 +14,10 @@ from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.hook_format import HookDevice
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.lease import AnchorKind
+from nodeagent.domain.lease import AnchorKind, Lease, LeaseState
+from nodeagent.ledger.backup import backup
 from nodeagent.service.differences import Differences
+from nodeagent.service.effects import Pending
 
 pytestmark = pytest.mark.cgroup2
 DEVICE = HookDevice(gpu_id=1, render_minor=128, limit_bytes=1 << 30, device_cus=64, unit=1, cus=CuSet())
@@ -108,6 +112,40 @@ def test_a_unit_of_no_lease_is_stopped(build, tree: CgroupTree, clock: TurnedClo
     assert units.names == {tree.name(lease.id), tree.name(80), "user-1000.slice"}
     assert child.poll() is None
     assert done(home) == [("stop_unit", 90)]
+
+
+def frozen(tree: CgroupTree, lease: Lease) -> bool:
+    with tree.open(tree.resolve(lease.cgroup)) as cgroup:
+        return cgroup.frozen()
+
+
+def test_a_live_lease_on_a_frozen_cgroup_is_thawed(build, tree: CgroupTree, children, tmp_path) -> None:
+    """A backup from before a release, restored in its middle: the lease lives, and who enters it runs."""
+    held_up = ScriptedEffect(script={"undo": [Pending("made to wait")] * 100_000})
+    home = build(tree=tree, effect=held_up, timeout=60)
+    lease = home.grant(cus=8, anchor=AnchorKind.TTL)
+    backup(tmp_path / "state/ledger.sqlite3", tmp_path / "copy")
+    home.releaser.end(lease.id, uid=0, reason="made to end")
+    until(lambda: frozen(tree, lease))
+    home.die()
+    for file in (tmp_path / "state").glob("ledger.sqlite3-*"):
+        file.unlink()
+    shutil.copyfile(tmp_path / "copy", tmp_path / "state/ledger.sqlite3")
+    again = build(tree=tree, effect=ScriptedEffect(), timeout=20)
+    assert (again.state(lease.id), frozen(tree, lease)) == (LeaseState.ACTIVE, False)
+    assert done(again) == [("thaw_cgroup", lease.id)]
+    assert again.release(lease).state is LeaseState.RELEASED
+
+
+def test_who_freezes_a_live_lease_later_means_it(build, tree: CgroupTree) -> None:
+    """An administrator who stops a lease's programs to look at them is not overruled."""
+    home = build(tree=tree)
+    lease = home.grant(cus=8)
+    with tree.open(tree.resolve(lease.cgroup)) as cgroup:
+        cgroup.freeze()
+    home.look()
+    assert frozen(tree, lease)
+    assert done(home) == []
 
 
 def test_an_action_that_does_not_take_is_told_with_the_reason(build, tree: CgroupTree, monkeypatch) -> None:
