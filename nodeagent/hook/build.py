@@ -75,9 +75,13 @@ def unbuildable() -> str | None:
 
 
 def compile_target(target: Target, source: Path, destination: Path) -> str | None:
-    """Make *target* of the files in *source* in the directory *destination*; why it failed, or None."""
+    """Make *target* of the files in *source* in the directory *destination*; why it failed, or None.
+
+    It is renamed into place: a file that programs have mapped is never written, nor missing for a moment.
+    """
     made = destination / target.name
-    command = [*compiler(), *WARNINGS, *target.flags, "-o", str(made)]
+    new = made.with_name(f"{made.name}.new")
+    command = [*compiler(), *WARNINGS, *target.flags, "-o", str(new)]
     result = subprocess.run(
         [*command, *(str(source / name) for name in target.sources)],
         capture_output=True,
@@ -85,8 +89,10 @@ def compile_target(target: Target, source: Path, destination: Path) -> str | Non
         check=False,
     )
     if result.returncode == 0:
+        new.replace(made)
         return None
-    made.unlink(missing_ok=True)
+    for stale in (new, made):
+        stale.unlink(missing_ok=True)
     lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
     return f"{target.name} did not compile: {lines[0] if lines else f'exit code {result.returncode}'}"
 
