@@ -30,10 +30,10 @@ SETTINGS = '[slurm]\nrequest_from = "comment"\n'
 
 @dataclass
 class ServedAgent:
-    """An agent on a machine file, in a node's space, where it is the node's own."""
+    """An agent in a node's space, where it is the node's own, on a machine file or what it finds there."""
 
     node: Node
-    machine: str
+    machine: str | None
     process: subprocess.Popen[bytes] | None = None
     stopped: list[int] = field(default_factory=list)
 
@@ -51,7 +51,8 @@ class ServedAgent:
     def start(self) -> None:
         """Start it and wait until it grants."""
         self.node.path(CONFIG).write_text(SETTINGS)
-        words = ["--simulate", self.machine, "--socket", SOCKET, "--state-dir", str(self.state)]
+        words = ["--socket", SOCKET, "--state-dir", str(self.state)]
+        words += ["--simulate", self.machine] if self.machine else []
         with (self.node.directory / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.node.space.command(sys.executable, "-m", "nodeagent.cli.main", "serve", *words),
@@ -127,8 +128,8 @@ class ServedAgent:
 
 
 @contextlib.contextmanager
-def served_agent(node: Node, machine: str) -> Iterator[ServedAgent]:
-    """An agent that grants on *machine*; its cgroups go with it."""
+def served_agent(node: Node, machine: str | None = None) -> Iterator[ServedAgent]:
+    """An agent that grants; its cgroups go with it."""
     agent = ServedAgent(node, machine)
     agent.state.mkdir(mode=0o700)
     try:

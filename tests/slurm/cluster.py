@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from . import settings
 from .node import Node, running_node
-from .space import Space, space
+from .space import OWN_NET, Space, space
 
 Found = TypeVar("Found")
 SECONDS = 60
@@ -126,10 +126,10 @@ def running_cluster(scripts: Path) -> Iterator[Cluster]:
             (directory / name).mkdir(mode=0o755)
         (directory / "shown").mkdir()
         (directory / "shown").chmod(0o1777)
-        head = last.enter_context(space(HEAD, str(directory), settings.ADDRESS, net=True))
+        head = last.enter_context(space(HEAD, str(directory), settings.ADDRESS, own=OWN_NET))
         cluster = Cluster(head, directory)
         _write_settings(cluster, scripts)
-        head.daemon("munged", "--force")
+        head.daemon("munged", "--force", f"--socket={directory}/munge")
         head.daemon("slurmctld")
         for node in (settings.GPU0, settings.CPU0):
             cluster.nodes[node.name] = last.enter_context(running_node(node, head, directory / node.name))

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .settings import NodeSettings
-from .space import Space, space
+from .space import ROOT, Space, space
 
-# Arguments: the node's name, a directory for its files, the minors of its render nodes. These have the
-# numbers of a driver that is not there.
-SCRIPT = """
+# The first argument is the node's name.
+PLACES = """
 hostname "$1"
-dev=$2/dev
-mkdir -p "$dev" && mount -t tmpfs -o mode=755 tmpfs "$dev"
+for place in /run/nodeagent /etc/nodeagent /var/spool; do mount -t tmpfs -o mode=755 tmpfs "$place"; done
+"""
+# A /dev without GPUs. The second argument is a directory for it.
+NO_DEVICES = """
+dev=$2
+mkdir "$dev" && mount -t tmpfs -o mode=755 tmpfs "$dev"
 for name in null zero full random urandom tty fuse; do
     touch "$dev/$name" && mount --bind "/dev/$name" "$dev/$name"
 done
 mkdir "$dev/shm" "$dev/dri" && chmod 1777 "$dev/shm"
-shift 2
-for minor; do mknod -m 666 "$dev/dri/renderD$minor" c 226 "$minor"; done
 mount --rbind "$dev" /dev
-for place in /run/nodeagent /etc/nodeagent /var/spool; do mount -t tmpfs -o mode=755 tmpfs "$place"; done
+"""
+# The arguments from the third on: minors of render nodes. Their numbers are of a driver that is not there.
+RENDERS = """
+shift 2
+mount -t tmpfs -o mode=755 tmpfs /dev/dri
+for minor; do mknod -m 666 "/dev/dri/renderD$minor" c 226 "$minor"; done
 """
 
 
@@ -57,8 +64,30 @@ class Node:
 def running_node(settings: NodeSettings, head: Space, directory: Path) -> Iterator[Node]:
     """A node whose slurmd runs."""
     directory.mkdir(mode=0o755)
-    minors = map(str, settings.minors)
-    with space(SCRIPT, settings.name, str(directory), *minors, within=head) as own:
+    script = PLACES + NO_DEVICES + RENDERS
+    with space(script, *_words(settings, directory), before=head.command(pids=False)) as own:
         node = Node(settings, own, directory)
         node.start_slurmd()
         yield node
+
+
+@contextlib.contextmanager
+def running_fake(settings: NodeSettings, head: Space, directory: Path) -> Iterator[Node]:
+    """The same with GPUs of the fake kernel's, whose state is at the socket `kernel` of the directory.
+
+    It has the head's processes: the kernel's lists of pids and the agent's must agree. slurmd takes no files
+    that are not devices, as the fake's; it looks at them when it starts.
+    """
+    directory.mkdir(mode=0o755)
+    fake = (sys.executable, "-m", "tests.fakekfd", "--gpus", str(len(settings.minors)))
+    before = head.command(*fake, "--socket", str(directory / "kernel"), "--", at=str(ROOT))
+    with space(PLACES + RENDERS, *_words(settings, directory), own=(), before=before) as own:
+        node = Node(settings, own, directory)
+        node.start_slurmd()
+        own.run("umount", "/dev/dri")
+        yield node
+        node.stop_slurmd()
+
+
+def _words(settings: NodeSettings, directory: Path) -> tuple[str, ...]:
+    return settings.name, str(directory / "dev"), *map(str, settings.minors)

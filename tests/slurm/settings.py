@@ -34,20 +34,23 @@ class NodeSettings:
 
 # The GPUs of the machine file mi300x-spx.
 GPU0 = NodeSettings("gpu0", 6821, tuple(range(128, 192, 8)))
-GPU1 = NodeSettings("gpu1", 6822, tuple(range(128, 192, 8)))
+GPU1 = NodeSettings("gpu1", 6822, (128, 129))
 HEAD = "head"
 CPU0 = NodeSettings("cpu0", 6823)
 NODES = (GPU0, GPU1, CPU0)
 
 
 def slurm_conf(directory: str) -> str:
-    """slurm.conf, with logs and state below *directory*. cred_expire is how long a requeued job waits."""
+    """slurm.conf, with all files below *directory*.
+
+    cred_expire is how long a requeued job waits, and how long a step may take to start.
+    """
     return f"""\
 ClusterName=lab
 SlurmctldHost={HEAD}({ADDRESS})
 SlurmUser=slurm
 AuthType=auth/munge
-AuthInfo=cred_expire=15
+AuthInfo=socket={directory}/munge,cred_expire=15
 StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool/%n
 SlurmctldPidFile=/run/slurmctld.pid

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 SECONDS = 60
+OWN_PIDS = ("--pid", "--fork", "--kill-child", "--mount-proc")
+OWN_NET = ("--net", *OWN_PIDS)
 # Nothing of ours: daemons and jobs see what a service manager or a login would give them.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/", "LANG": "C.UTF-8"}
 # The first process waits for the end of its input, which comes when we are killed, too, and reaps orphans.
@@ -27,10 +30,11 @@ class Space:
         """Its root directory, seen from outside."""
         return Path(f"/proc/{self.pid}/root")
 
-    def command(self, *words: str, user: int | None = None) -> list[str]:
-        """The words as run in here, as *user* if given, with no group of ours."""
+    def command(self, *words: str, user: int | None = None, at: str = "/", pids: bool = True) -> list[str]:
+        """The words as run in here, as *user* if given, in no group of ours; without *pids* they see all."""
+        spaces = ["--mount", "--net", "--uts", "--ipc", *(["--pid"] if pids else [])]
         who = [] if user is None else [f"--setuid={user}", f"--setgid={user}"]
-        return [*self._enter("--pid", *who), *words]
+        return ["nsenter", f"--target={self.pid}", *spaces, *who, f"--wd={at}", "--", *words]
 
     def run(
         self,
@@ -63,43 +67,34 @@ class Space:
         done = self.run(*words)
         assert done.returncode == 0, f"{words[0]}: {done.stdout}{done.stderr}"
 
-    def beside(self) -> list[str]:
-        """Words that go before unshare, to make a space that shares what it does not take for its own."""
-        return self._enter()
-
-    def _enter(self, *more: str) -> list[str]:
-        return [
-            "nsenter",
-            f"--target={self.pid}",
-            "--mount",
-            "--net",
-            "--uts",
-            "--ipc",
-            *more,
-            "--wd=/",
-            "--",
-        ]
-
 
 @contextlib.contextmanager
-def space(script: str, *arguments: str, net: bool = False, within: Space | None = None) -> Iterator[Space]:
-    """Namespaces made ready by a shell *script*, in *within* or in the machine; with *net*, a network too."""
-    words: Sequence[str] = [
-        *(within.beside() if within else []),
-        *("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
-        *(["--net"] if net else []),
-        *("/bin/sh", "-euc", script + STAY, "sh", *arguments),
-    ]
+def space(
+    script: str, *arguments: str, own: Sequence[str] = OWN_PIDS, before: Sequence[str] = ()
+) -> Iterator[Space]:
+    """Namespaces that a shell *script* makes ready. *own*: options of unshare; *before* goes before it."""
+    words = [*before, "unshare", "--mount", "--uts", "--ipc", *own]
     process = subprocess.Popen(
-        words, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*words, "/bin/sh", "-euc", script + STAY, "sh", *arguments],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with process:
         assert process.stdin and process.stdout
         try:
             assert process.stdout.readline() == "ready\n", f"no namespaces: {script}"
-            yield Space(*children(process.pid))
+            yield Space(_innermost(process.pid))
         finally:
             process.stdin.close()
+
+
+def _innermost(pid: int) -> int:
+    """The last of a chain of processes each of which started the next."""
+    below = children(pid)
+    return _innermost(below[0]) if below else pid
 
 
 def children(pid: int) -> list[int]:
