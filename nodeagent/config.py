@@ -66,6 +66,9 @@ class Devices(_Section):
     reserve_percent: float = Field(
         default=1.0, ge=0, lt=100, description="percent of VRAM that is never granted"
     )
+    owner: Literal["auto", "slurm", "local", "any"] = Field(
+        default="auto", description="whose the devices are; auto: those that gres.conf names are Slurm's"
+    )
     gate: Literal["off", "acl"] = Field(
         default="off", description="acl: device nodes are closed to users that hold no lease there"
     )

@@ -26,6 +26,7 @@ from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.sidecar_files import SidecarFiles
+from nodeagent.adapters.slurm_conf import STANDARD, SlurmConf
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.adapters.systemd import find_systemd
@@ -49,6 +50,7 @@ from nodeagent.service.grant import Granter
 from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
+from nodeagent.service.ownership import Ownership
 from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
@@ -118,7 +120,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         include_apus=config.devices.include_apus,
         idle=baselines.idle,
     )
-    survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device)
+    ownership = Ownership(_slurm_conf(config, node), config.devices.owner)
+    survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, ownership.of)
     limits = AnchorLimits(
         ttl=config.defaults.ttl_seconds,
         max_ttl=config.defaults.max_ttl_seconds,
@@ -296,6 +299,16 @@ def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
     tree = CgroupTree(mount, name)
     why = tree.writable()
     return (tree, None) if why is None else (None, f"{why}: leases are held by process")
+
+
+def _slurm_conf(config: settings.Config, node: Node) -> SlurmConf:
+    """Slurm's files: a simulated node has its own, if any, and never this host's."""
+    named, given = config.slurm.gres_conf, os.environ.get("SLURM_CONF")
+    return SlurmConf(
+        Path(named) if named else None,
+        Path(given) if given and node.root == Path("/") else None,
+        standard=tuple(node.root / path.relative_to("/") for path in STANDARD),
+    )
 
 
 def _watch_policy(config: settings.Config) -> WatchPolicy:

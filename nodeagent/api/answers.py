@@ -137,6 +137,7 @@ class DeviceAnswer(Answer):
     peers: list[PeerAnswer]
     compute_partition: str | None
     memory_partition: str | None
+    owner: str  # any, slurm or local: who else asks is refused
     state: str
     reason: str | None
     free: FreeAnswer

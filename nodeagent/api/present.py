@@ -94,6 +94,7 @@ class Presenter:
             peers=[answers.PeerAnswer(device=p.device, kind=p.kind, weight=p.weight) for p in device.peers],
             compute_partition=device.compute_partition,
             memory_partition=device.memory_partition,
+            owner=device.owner,
             state=device.state,
             reason=device.reason,
             free=answers.FreeAnswer(

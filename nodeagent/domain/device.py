@@ -20,6 +20,14 @@ class DeviceState(StrEnum):
     GONE = "gone"  # was there and vanished
 
 
+class DeviceOwner(StrEnum):
+    """Whose a device is: who else asks is refused."""
+
+    ANY = "any"
+    SLURM = "slurm"  # its scheduler gives it to jobs
+    LOCAL = "local"  # everybody's but Slurm's
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One direct link to another device of the node (kernel io_links and p2p_links)."""
@@ -59,6 +67,8 @@ class Device:
     uuid: str | None  # "GPU-<16 hex>" where it names this device and no other on the node
     foreign_bytes: int = 0  # VRAM that processes in no lease hold, as last seen
     aliases: tuple[str, ...] = ()  # further spellings that tools print: serial, SMI UUID, card number
+    owner: DeviceOwner = DeviceOwner.ANY
+    owner_reason: str | None = None  # what makes it that owner's
 
     @property
     def cus(self) -> int:

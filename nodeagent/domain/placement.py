@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.fitting import Offer, Site, fit
 from nodeagent.domain.lease import HeldSlice, PlacedSlice
+from nodeagent.domain.ownership import Asker, barred
 from nodeagent.domain.policy import Assigner, Group, Links, ranked
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, SliceRequest
@@ -17,7 +18,13 @@ from nodeagent.domain.sizing import check_sizes
 from nodeagent.domain.usage import earliest_end, leases_of, usage_by_device
 
 _ORDER = {code: number for number, code in enumerate(Code)}
+_OWNED = (Code.OWNED_BY_SLURM, Code.OWNED_LOCALLY)
 _NEXT_ACT = {
+    Code.OWNED_BY_SLURM: (
+        "ask Slurm: srun --gres=shard:1 (inside a job run the program as it is: a job's lease cannot be"
+        " divided further); or have an administrator set devices.owner, or name the device, without --wait"
+    ),
+    Code.OWNED_LOCALLY: "take the device out of gres.conf, or set devices.owner to auto",
     Code.CARD_NOT_HEALTH: "see `gpulease devices` for what is wrong with the device, or ask for another",
     Code.CARD_CORDONED: "wait until an administrator ends the drain, or ask for another device",
     Code.CARD_TYPE_MISMATCH: "see `gpulease devices` for the products here; globs such as 'MI300*' work",
@@ -44,11 +51,13 @@ def place(
     request: Request,
     *,
     shared_cu_percent: float = 25,
+    asker: Asker | None = None,
 ) -> tuple[PlacedSlice, ...] | Refusal:
     """Slices for all of *request*, in its order, or one refusal: never a part of it.
 
     Args:
         held: every slice that is not free, those being cleaned or quarantined included.
+        asker: who asks, which matters where devices have an owner; a process where it is left out.
 
     Raises:
         InvalidField: the request names a device that this node does not have, or cannot be sized.
@@ -59,7 +68,8 @@ def place(
     check_devices(inventory, request)
     usage = usage_by_device(inventory.devices, held)
     sites = [Site(device, inventory.pool(device.pool), usage[device.key]) for device in inventory.devices]
-    answers = [_ask(sites, asked, request, shared_cu_percent) for asked in request.slices]
+    asker = asker or Asker()
+    answers = [_ask(sites, asked, request, shared_cu_percent, asker) for asked in request.slices]
     for number, answer in enumerate(answers):
         if len(answer.offers) < answer.asked.count:
             return _too_few(inventory, request, number, answer)
@@ -71,8 +81,13 @@ def place(
     return tuple(offer.placed for offers in choice for offer in offers)
 
 
-def _ask(sites: Sequence[Site], asked: SliceRequest, request: Request, shared_cu_percent: float) -> _Answers:
-    said = [fit(site, asked, request.placement, shared_cu_percent) for site in sites]
+def _ask(
+    sites: Sequence[Site], asked: SliceRequest, request: Request, shared_cu_percent: float, asker: Asker
+) -> _Answers:
+    said = [
+        barred(site.device, asked, asker) or fit(site, asked, request.placement, shared_cu_percent)
+        for site in sites
+    ]
     offers = ranked((one for one in said if isinstance(one, Offer)), request.placement)
     return _Answers(asked, offers, tuple(one for one in said if isinstance(one, DeviceRefusal)))
 
@@ -103,9 +118,13 @@ def _too_few(inventory: Inventory, request: Request, number: int, answer: _Answe
 
 
 def _relevant(inventory: Inventory, answer: _Answers) -> Sequence[DeviceRefusal]:
-    """Refusals of the devices that the request's filters admit; of all where they admit none."""
+    """Refusals of the devices that the request's filters admit; of all where they admit none.
+
+    Another owner's devices count only where there are no others: waiting for them is in vain.
+    """
     admitted = {device.key for device in inventory.devices if mismatch(device, answer.asked) is None}
-    return [one for one in answer.refusals if one.device in admitted] or answer.refusals
+    filtered = [one for one in answer.refusals if one.device in admitted] or answer.refusals
+    return [one for one in filtered if one.code not in _OWNED] or filtered
 
 
 def _dominating(refusals: Sequence[DeviceRefusal]) -> Code:

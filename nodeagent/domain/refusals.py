@@ -9,6 +9,8 @@ from enum import StrEnum
 class Code(StrEnum):
     """Why a request was refused. The order is the order in which a device is checked."""
 
+    OWNED_BY_SLURM = "DeviceOwnedBySlurm"
+    OWNED_LOCALLY = "DeviceOwnedLocally"  # Slurm asks for what the site keeps from it
     CARD_NOT_HEALTH = "CardNotHealth"  # unhealthy, gone, excluded
     CARD_CORDONED = "CardCordoned"  # draining
     CARD_TYPE_MISMATCH = "CardTypeMismatch"

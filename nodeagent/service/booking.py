@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import KeyReused, LedgerUnavailable
 from nodeagent.domain.lease import Anchor, Holder, Lease, LeaseState, PlacedSlice
+from nodeagent.domain.ownership import Asker
 from nodeagent.domain.refusals import Refusal
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
@@ -64,6 +65,7 @@ class Booker:
         anchor = self._anchors.open(order.anchor, caller)
         draft = self._placer.draft(
             caller.uid,
+            Asker(order.holder_kind, caller.administrator),
             self._survey.inventory(),
             self._ledger.held(),
             order.request,
@@ -85,7 +87,12 @@ class Booker:
         """Give a queued lease its slices, if it fits now."""
         adopted = adopted_by(self._ledger.effects(lease.id))
         draft = self._placer.draft(
-            lease.holder.uid, self._survey.inventory(), self._ledger.held(), lease.request, adopted=adopted
+            lease.holder.uid,
+            Asker(lease.holder.kind),
+            self._survey.inventory(),
+            self._ledger.held(),
+            lease.request,
+            adopted=adopted,
         )
         if isinstance(draft.placed, Refusal):
             return False

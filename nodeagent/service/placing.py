@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.lease import HeldSlice, PlacedSlice
+from nodeagent.domain.ownership import Asker
 from nodeagent.domain.placement import place
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request
@@ -20,6 +21,7 @@ class Draft:
     """What a search found, and what it saw held. *placed* is empty where the request may wait its turn."""
 
     uid: int
+    asker: Asker
     inventory: Inventory
     request: Request
     may_wait: bool
@@ -44,6 +46,7 @@ class Placer:
     def draft(
         self,
         uid: int,
+        asker: Asker,
         inventory: Inventory,
         held: tuple[HeldSlice, ...],
         request: Request,
@@ -51,8 +54,11 @@ class Placer:
         may_wait: bool = False,
         adopted: bool = False,
     ) -> Draft:
-        """Search beside *held* for *uid*; a request that *may_wait* is refused only if it could never fit."""
-        return self._searched(Draft(uid, inventory, request, may_wait, adopted, held, placed=()))
+        """Search beside *held* for *uid*; a request that *may_wait* is refused only if it could never fit.
+
+        Nobody waits for another owner's device: who may take it by name gets it at once or not.
+        """
+        return self._searched(Draft(uid, asker, inventory, request, may_wait, adopted, held, placed=()))
 
     def settle(self, draft: Draft, held: tuple[HeldSlice, ...]) -> Placed | Refusal:
         """What *draft* gives, or what can be given now if others than it saw are *held* by now."""
@@ -63,13 +69,20 @@ class Placer:
     def _searched(self, draft: Draft) -> Draft:
         placed = self._place(draft, draft.held)
         if isinstance(placed, Refusal) and draft.may_wait:
-            never = self._place(draft, ())
+            waiting = replace(draft, asker=Asker(draft.asker.kind))
+            never = self._place(waiting, ())
             placed = never if isinstance(never, Refusal) else ()
         return replace(draft, placed=placed)
 
     def _place(self, draft: Draft, held: Sequence[HeldSlice]) -> Placed | Refusal:
         """Slices beside those *held* that meet the request's floor and the site's."""
-        placed = place(draft.inventory, held, draft.request, shared_cu_percent=self._shared_cu_percent)
+        placed = place(
+            draft.inventory,
+            held,
+            draft.request,
+            shared_cu_percent=self._shared_cu_percent,
+            asker=draft.asker,
+        )
         if isinstance(placed, Refusal):
             return placed
         unmet = self._planner.unmet(draft.uid, draft.request, placed, draft.inventory, adopted=draft.adopted)

@@ -28,9 +28,11 @@ class Survey:
         scan: Callable[[], Inventory],
         generation: Callable[[], int | None],
         foreign: Callable[[], Mapping[str, int]] = dict,  # bytes by device, of processes in no lease
+        owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,  # with whose devices are
     ) -> None:
         self._ledger = ledger
         self._foreign = foreign
+        self._owned = owned
         self._scan = scan
         self._generation = generation
         self._lock = threading.Lock()
@@ -89,8 +91,8 @@ class Survey:
             return self._found
 
     def inventory(self) -> Inventory:
-        """The last scan, less what foreign users hold, with the administrators' drains on top."""
-        found, foreign = self.found(), self._foreign()
+        """The last scan with owners, less what foreign users hold, with administrators' drains on top."""
+        found, foreign = self._owned(self.found()), self._foreign()
         if foreign:
             found = less_foreign(found, foreign, self._ledger.held())
         return drained(found, self._ledger.drains())

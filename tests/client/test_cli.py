@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 CLIENT = Path(__file__).parents[2] / "client" / "gpulease"
-HEADER = "DEVICE PRODUCT GFX CUS ROW VRAM SLOTS NUMA HIVE STATE"
+HEADER = "DEVICE PRODUCT GFX CUS ROW VRAM SLOTS NUMA HIVE OWNER STATE"
 STATUS = """\
 node gpu01, test, agent 0.1.0, ready, 1 device, 3 leases
 0000:c1:00.0/0 [aaaaaaaabbbb!!!!······················] 176/304 CU 94/190 GiB
@@ -116,7 +116,7 @@ def test_devices(agent: Any, gpulease: Any) -> None:
     """devices is a table of what is there and free."""
     header, row = gpulease("devices").stdout.splitlines()
     assert header.split() == HEADER.split()
-    assert "gfx942  304/304  32   190/192 GiB  24/24  0     -     healthy" in row
+    assert "gfx942  304/304  32   190/192 GiB  24/24  0     -     any    healthy" in row
 
 
 def test_numbering(agent: Any, gpulease: Any, device: Any) -> None:

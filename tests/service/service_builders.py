@@ -19,6 +19,7 @@ from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner
 from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.config import Closure, Config, Release, State
+from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.request import Request, SliceRequest
@@ -82,13 +83,14 @@ class House:
         hook: HookFiles | None = None,
         config: Mapping[str, Any] | None = None,
         source: Source | None = None,
+        owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,
     ) -> None:
         self.root, self.clock, self.tree = root, clock, tree
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
         node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
         self.baselines = Baselines(clock, BaselineFile(state / "baselines"))
         scanner = Scanner(node.tree, reserve_percent=1, include_apus=False, idle=self.baselines.idle)
-        self.survey = Survey(self.ledger, scanner.scan, scanner.generation)
+        self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned)
         self.changes = Changes()
         locks = self.locks = LeaseLocks()
         self.anchors = Anchors(AnchorLimits(), clock, tree)

@@ -133,6 +133,7 @@ class Device:
     queue_slots: Optional[int]
     numa_node: Optional[int]
     hive: Optional[str]
+    owner: str  # "any" also where the agent is too old to say
     state: str
     reason: Optional[str]
     free: Free
@@ -160,6 +161,7 @@ class Device:
             queue_slots=number(raw, "queue_slots"),
             numa_node=number(raw, "numa_node"),
             hive=str(hive) if hive else None,
+            owner=text(raw, "owner") or "any",
             state=text(raw, "state") or "unknown",
             reason=text(raw, "reason"),
             free=Free.from_raw(mapping(raw, "free")),

@@ -110,7 +110,7 @@ def holder(lease: Lease) -> str:
 
 
 def show_devices(screen: Screen, devices: Sequence[Device]) -> None:
-    titles = ("DEVICE", "PRODUCT", "GFX", "CUS", "ROW", "VRAM", "SLOTS", "NUMA", "HIVE", "STATE")
+    titles = ("DEVICE", "PRODUCT", "GFX", "CUS", "ROW", "VRAM", "SLOTS", "NUMA", "HIVE", "OWNER", "STATE")
     rows = [
         (
             device.key,
@@ -122,6 +122,7 @@ def show_devices(screen: Screen, devices: Sequence[Device]) -> None:
             f"{_known(device.free.queue_slots)}/{_known(device.queue_slots)}",
             _known(device.numa_node),
             device.hive or "-",
+            device.owner,
             device.state + (f": {device.reason}" if device.reason else ""),
         )
         for device in devices

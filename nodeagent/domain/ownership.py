@@ -1,0 +1,60 @@
+"""Whose devices are: those that Slurm gives to jobs are not given to others behind its back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nodeagent.domain.device import Device, DeviceOwner, Inventory
+from nodeagent.domain.gres import Gres, device_of
+from nodeagent.domain.lease import HolderKind
+from nodeagent.domain.refusals import Code, DeviceRefusal
+from nodeagent.domain.request import SliceRequest
+from nodeagent.domain.selectors import mismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for slices. *administrator*: and may take Slurm's device by naming it."""
+
+    kind: HolderKind = HolderKind.PROCESS
+    administrator: bool = False
+
+
+def barred(device: Device, asked: SliceRequest, asker: Asker) -> DeviceRefusal | None:
+    """Why *device* is not for *asker*; None also where the request's filters leave it out anyway.
+
+    An administrator who names the device has it all the same: to try a card that Slurm has drained.
+    """
+    if mismatch(device, asked) is not None:
+        return None
+    slurm = asker.kind is HolderKind.SLURM
+    if device.owner is DeviceOwner.LOCAL and slurm:
+        return DeviceRefusal(device.key, Code.OWNED_LOCALLY, f"is not Slurm's: {device.owner_reason}")
+    named = asker.administrator and any(name.strip() for name in asked.device)
+    if device.owner is DeviceOwner.SLURM and not slurm and not named:
+        return DeviceRefusal(device.key, Code.OWNED_BY_SLURM, f"is Slurm's: {device.owner_reason}")
+    return None
+
+
+def given_to(inventory: Inventory, gres: Gres, source: str) -> Inventory:
+    """*inventory* with the devices that *gres*, read from *source*, names as Slurm's."""
+    why = {
+        device.key: f"{source} has it as GPU {gpu.index}"
+        for gpu in gres.gpus
+        if (device := device_of(gpu, inventory))
+    }
+    return _owned(inventory, DeviceOwner.SLURM, lambda device: why.get(device.key))
+
+
+def all_of(inventory: Inventory, owner: DeviceOwner, why: str) -> Inventory:
+    """*inventory* with every device *owner*'s."""
+    return _owned(inventory, owner, lambda device: why)
+
+
+def _owned(inventory: Inventory, owner: DeviceOwner, why: Callable[[Device], str | None]) -> Inventory:
+    devices = (
+        device if (reason := why(device)) is None else replace(device, owner=owner, owner_reason=reason)
+        for device in inventory.devices
+    )
+    return replace(inventory, devices=tuple(devices))
