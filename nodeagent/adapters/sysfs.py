@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -55,18 +56,24 @@ class SysTree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._real_root = os.path.realpath(root)
+        self._top = os.path.realpath(root).rstrip("/") + "/"
 
     def read_bytes(self, path: str) -> bytes:
         """The content, cut one byte over `FILE_LIMIT`; raises OSError as the kernel gives it.
 
         Only regular files are opened: a copied tree may hold a FIFO, and opening a device node has effects.
         """
-        full = self._inside(path)
-        if not stat.S_ISREG(full.stat().st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        with full.open("rb") as file:
-            return file.read(FILE_LIMIT + 1)
+        with self._held(path) as held:
+            if not stat.S_ISREG(os.fstat(held).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            file = os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = b""
+            while len(content) <= FILE_LIMIT and (more := os.read(file, FILE_LIMIT + 1 - len(content))):
+                content += more
+            return content
+        finally:
+            os.close(file)
 
     def text(self, path: str) -> str | Unread:
         """The content without surrounding white space; control characters count as garbled."""
@@ -129,7 +136,8 @@ class SysTree:
     def names(self, path: str) -> tuple[str, ...] | Unread:
         """The entries of a directory, sorted."""
         try:
-            return tuple(sorted(entry.name for entry in self._inside(path).iterdir()))
+            with self._held(path) as held, os.scandir(f"/proc/self/fd/{held}") as entries:
+                return tuple(sorted(entry.name for entry in entries))
         except OSError as error:
             return _unread(path, error)
 
@@ -143,12 +151,17 @@ class SysTree:
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
 
-    def _inside(self, path: str) -> Path:
-        """*path* with its links followed. A copied tree must not lead to files outside of it."""
-        real = os.path.realpath(self.root / path)
-        if self._real_root != "/" and not real.startswith(self._real_root + "/"):
-            raise OSError(errno.EXDEV, "leads out of the tree")
-        return Path(real)
+    @contextmanager
+    def _held(self, path: str) -> Iterator[int]:
+        """*path*, its links followed, held and not opened. A copied tree must not lead out of itself."""
+        held = os.open(self._top + path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            # Thousands of files in one scan: a Path for each would cost more than reading it.
+            if self._top != "/" and not os.readlink(f"/proc/self/fd/{held}").startswith(self._top):  # noqa: PTH115
+                raise OSError(errno.EXDEV, "leads out of the tree")
+            yield held
+        finally:
+            os.close(held)
 
     def _parsed(self, path: str, pattern: re.Pattern[str], base: int, what: str) -> int | Unread:
         text = self.text(path)

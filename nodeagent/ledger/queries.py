@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, Row, Select, and_, exists, func, or_, select
 
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
@@ -31,6 +31,7 @@ from nodeagent.ledger.tables import (
 
 REMEMBERED_NS = 24 * 3600 * SECOND_NS  # a request id is known for a day
 MOST = 1000  # rows in one answer
+_LIVE = select(leases.c.id).where(NOT_ENDED)  # by its index: SQLite would scan the history for their order
 _ANCHOR = (anchors.c.kind.label("anchor_kind"), anchors.c.armed, anchors.c.deadline_ns)
 
 
@@ -40,6 +41,12 @@ def _slices() -> Select[Any]:
         .join(leases, leases.c.id == slices.c.lease)
         .join(anchors, anchors.c.lease == slices.c.lease)
     )
+
+
+def _among(column: ColumnElement[Any], numbers: Iterable[int]) -> ColumnElement[bool]:
+    """Whether *column* is one of *numbers*: as one variable, of which SQLite bounds the number."""
+    each = func.json_each(json.dumps(list(numbers))).table_valued("value")
+    return column.in_(select(each.c.value))
 
 
 def _leases() -> Select[Any]:
@@ -108,14 +115,31 @@ class Queries(ABC):
             wanted.append(leases.c.created_at >= since)
         return self._read_leases(_leases().where(*wanted).limit(_bounded(limit)))
 
-    def live(self) -> tuple[Lease, ...]:
-        """Every lease that has not ended, queued ones included."""
-        return self._read_leases(_leases().where(NOT_ENDED))
+    def live(self, state: LeaseState | None = None) -> tuple[Lease, ...]:
+        """Every lease that has not ended, queued ones included; or those of them in *state*."""
+        wanted = _leases().where(leases.c.id.in_(_LIVE))
+        return self._read_leases(wanted if state is None else wanted.where(leases.c.state == state))
+
+    def present(self) -> frozenset[int]:
+        """Leases that have not ended, or hold a slice still."""
+        return frozenset(row[0] for row in self._all(_LIVE.union(select(slices.c.lease).where(NOT_FREE))))
 
     def effects(self, lease_id: int) -> tuple[EffectRecord, ...]:
         """A lease's journal, in the order in which it was planned."""
         wanted = select(effects).where(effects.c.lease == lease_id).order_by(effects.c.id)
         return tuple(rows.effect_of(row) for row in self._all(wanted))
+
+    def journals(
+        self, of: Iterable[int], kinds: Iterable[str] | None = None
+    ) -> dict[int, tuple[EffectRecord, ...]]:
+        """What `effects` gives, by lease, in one query; only entries of *kinds*, if given."""
+        found: dict[int, list[EffectRecord]] = {lease: [] for lease in of}
+        wanted = select(effects).where(_among(effects.c.lease, found)).order_by(effects.c.id)
+        if kinds is not None:
+            wanted = wanted.where(effects.c.kind.in_(list(kinds)))
+        for row in self._all(wanted):
+            found[row.lease].append(rows.effect_of(row))
+        return {lease: tuple(journal) for lease, journal in found.items()}
 
     def sidecar(self, lease_id: int) -> Sidecar | None:
         """What is kept of the lease outside the ledger; None where it is queued, preparing or over."""
@@ -198,19 +222,17 @@ class Queries(ABC):
             quarantined = connection.execute(unclean).scalar_one()
         return Counts(live=every - waiting, queued=waiting, quarantined=quarantined)
 
-    def _all(self, wanted: Select[Any]) -> Iterable[Row[Any]]:
+    def _all(self, wanted: Select[Any] | CompoundSelect[Any]) -> Iterable[Row[Any]]:
         with self._connection() as connection:
             return connection.execute(wanted).all()
 
     def _read_leases(self, wanted: Select[Any]) -> tuple[Lease, ...]:
         with self._connection() as connection:
             found = connection.execute(wanted).all()
-            mine: dict[int, list[HeldSlice]] = defaultdict(list)
-            ids = [row.id for row in found]
-            for start in range(0, len(ids), MOST):  # SQLite bounds the variables of one statement
-                some = _slices().where(slices.c.lease.in_(ids[start : start + MOST]))
-                for row in connection.execute(some.order_by(slices.c.lease, slices.c.ordinal)):
-                    mine[row.lease].append(rows.slice_of(row))
+            mine: dict[int, list[HeldSlice]] = {row.id: [] for row in found}
+            theirs = _slices().where(_among(slices.c.lease, mine)).order_by(slices.c.lease, slices.c.ordinal)
+            for row in connection.execute(theirs):
+                mine[row.lease].append(rows.slice_of(row))
             return tuple(rows.lease_of(row, tuple(mine[row.id])) for row in found)
 
 

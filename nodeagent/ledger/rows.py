@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any, cast
 
 from sqlalchemy import Row
@@ -26,6 +27,7 @@ from nodeagent.domain.records import Drain, EffectRecord, EffectState, Event, Js
 from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
 
 Values = dict[str, Any]
+KEPT = 4096  # parsed values, for the same texts come up at every look; values, so they can be shared
 MOST_TEXT = 1024  # characters of one reason or device name
 _FLAGS = ("shared", "exclusive", "whole")
 
@@ -47,6 +49,7 @@ def request_text(request: Request) -> str:
     return dump(asdict(request))
 
 
+@lru_cache(maxsize=KEPT)
 def request_of(text: str) -> Request:
     stored = json.loads(text)
     require = stored["require"]
@@ -73,6 +76,7 @@ def guarantee_text(guarantee: Guarantee) -> str:
     return dump(asdict(guarantee))
 
 
+@lru_cache(maxsize=KEPT)
 def _guarantee(text: str) -> Guarantee:
     stored = json.loads(text)
     return Guarantee(Memory(stored["memory"]), Compute(stored["compute"]), Visibility(stored["visibility"]))
@@ -107,13 +111,16 @@ def slice_values(placed: PlacedSlice, lease_id: int, ordinal: int) -> Values:
     }
 
 
+_cus = lru_cache(maxsize=KEPT)(CuSet.parse)
+
+
 def placed_of(row: Any) -> PlacedSlice:
     """*row*: anything with the columns of a slice as its attributes."""
     return PlacedSlice(
         device=row.device,
         epoch=row.epoch,
         pool=row.pool,
-        cus=CuSet.parse(row.cus),
+        cus=_cus(row.cus),
         shared=bool(row.shared),
         exclusive=bool(row.exclusive),
         whole=bool(row.whole),

@@ -12,7 +12,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.ipc import Kind, Life
 from nodeagent.domain.lease import LeaseState
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.cgroup_effects import cgroup_in
+from nodeagent.service.cgroup_effects import CGROUP, cgroup_in
 
 MOST_LIVES = 4096  # of one lease: beyond, those that ended first are forgotten
 _RUNS = frozenset({LeaseState.ACTIVE, LeaseState.LOST, LeaseState.RELEASING})
@@ -53,12 +53,14 @@ class Census:
 
     def look(self) -> None:
         """See every lease, and forget those that hold nothing any more."""
-        live = self._ledger.live()
-        known = {lease.id for lease in live} | {held.lease for held in self._ledger.held()}
+        live, known = self._ledger.live(), self._ledger.present()
         with self._lock:
             self._rolls = {lease: roll for lease, roll in self._rolls.items() if lease in known}
         self._refs = {lease: ref for lease, ref in self._refs.items() if lease in known}
-        running = {lease.id: ref for lease in live if lease.state in _RUNS and (ref := self._ref(lease.id))}
+        runs = [lease.id for lease in live if lease.state in _RUNS]
+        new = self._ledger.journals((lease for lease in runs if lease not in self._refs), (CGROUP,))
+        self._refs |= {lease: cgroup_in(journal) for lease, journal in new.items()}
+        running = {lease: ref for lease in runs if (ref := self._refs[lease])}
         self._paths = frozenset(ref.path for ref in running.values())
         for lease_id, ref in running.items():
             self.see(lease_id, ref)
@@ -124,11 +126,6 @@ class Census:
             roll.namespaces |= {Kind.SEGMENT, Kind.QUEUE, Kind.SEMAPHORES}
         if other_namespace(pid, "mnt") and other_shm(pid, self._shm):
             roll.namespaces.add(Kind.FILE)
-
-    def _ref(self, lease_id: int) -> CgroupRef | None:
-        if lease_id not in self._refs:
-            self._refs[lease_id] = cgroup_in(self._ledger.effects(lease_id))
-        return self._refs[lease_id]
 
 
 def _trim(roll: _Roll) -> None:

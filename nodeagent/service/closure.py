@@ -109,8 +109,10 @@ class Closing:
         """Where live leases are outside the instances' own subtrees, with what they hold there."""
         inventory = self._survey.found()
         places: dict[str, Place] = {}
-        for lease in self._ledger.live():
-            for path, limited in self._at(self._ledger.effects(lease.id)):
+        live = self._ledger.live()
+        journals = self._ledger.journals((lease.id for lease in live), (CGROUP, DMEM, ADOPTED, PROCESS))
+        for lease in live:
+            for path, limited in self._at(journals[lease.id]):
                 before = places.get(path)
                 leased = _sum(before.leased if before else {}, leased_bytes(lease, inventory))
                 places[path] = Place(leased, limited)

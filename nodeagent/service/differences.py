@@ -111,8 +111,7 @@ class Differences:
         )
 
     def _known(self) -> frozenset[int]:
-        live = {lease.id for lease in self._ledger.live()}
-        return frozenset(live | {held.lease for held in self._ledger.held()} | self._ledger.unfinished())
+        return self._ledger.present() | self._ledger.unfinished()
 
     def _frozen(self, cgroups: Mapping[int, CgroupRef]) -> dict[int, str]:
         """Of the leases that are to run, those that cannot."""

@@ -119,14 +119,14 @@ class KernelTier:
         meanwhile. The watch tells of that lease's over-use, and a later look succeeds.
         """
         failed: OutsideFault | None = None
-        for lease in self._ledger.live():
-            if lease.state is LeaseState.ACTIVE:
-                for record in self._ledger.effects(lease.id):
-                    if record.kind == DMEM and not record.arguments.get("shared"):
-                        try:
-                            self._restore_one(record)
-                        except OutsideFault as fault:
-                            failed = fault
+        active = [lease.id for lease in self._ledger.live(LeaseState.ACTIVE)]
+        for journal in self._ledger.journals(active, (DMEM,)).values():
+            for record in journal:
+                if not record.arguments.get("shared"):
+                    try:
+                        self._restore_one(record)
+                    except OutsideFault as fault:
+                        failed = fault
         if failed is not None:
             raise failed
 

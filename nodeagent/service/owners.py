@@ -30,7 +30,8 @@ class Owners:
     """What the journals of leases that hold something say, as it stands on the node now."""
 
     tree: CgroupTree | None
-    refs: Mapping[int, CgroupRef]  # by lease: its cgroup, where that still is the recorded one
+    refs: Mapping[int, CgroupRef]  # by lease: its cgroup as recorded; it may be gone
+    cgroups: Mapping[str, Mapping[int, int]]  # lease by inode, by path: only that of the path now counts
     processes: Mapping[tuple[int, int], int]  # lease by pid and start time
     proc: Path = PROC
 
@@ -49,11 +50,12 @@ class Owners:
         return self._by_cgroup(pid)
 
     def _by_cgroup(self, pid: int) -> Owner:
-        path = self.tree.cgroup_of(pid) if self.tree and self.refs else None
-        leases = {ref.path: lease for lease, ref in self.refs.items()}
+        path = self.tree.cgroup_of(pid) if self.tree and self.cgroups else None
         while path and path != "/":  # leases nest, so the innermost counts
-            if path in leases:
-                return leases[path]
+            recorded = self.cgroups.get(path)
+            ref = self.tree.resolve(path) if self.tree and recorded else None
+            if recorded and ref is not None and ref.inode in recorded:
+                return recorded[ref.inode]
             path = path.rpartition("/")[0]
         return None
 
@@ -74,24 +76,18 @@ def owners(ledger: Ledger, tree: CgroupTree | None, clock: Clock) -> Owners:
     Threat 14: a cgroup is a lease's only while its path leads to the recorded inode; names say nothing.
     """
     refs: dict[int, CgroupRef] = {}
+    cgroups: dict[str, dict[int, int]] = {}
     processes: dict[tuple[int, int], int] = {}
-    for lease in sorted({one.id for one in ledger.live()} | {one.lease for one in ledger.held()}):
-        for record in ledger.effects(lease):
+    for lease, journal in ledger.journals(sorted(ledger.present()), (CGROUP, ADOPTED, PROCESS)).items():
+        for record in journal:
             here = record.arguments.get("boot_id", clock.boot_id) == clock.boot_id
             ref = ref_of(record.evidence or {}) if record.kind == CGROUP else None
             if record.kind == ADOPTED and here:
                 ref = ref_of(record.arguments)
-            if ref is not None and tree is not None and _still(tree, ref):
+            if ref is not None:
                 refs[lease] = ref
+                cgroups.setdefault(ref.path, {})[ref.inode] = lease
             if record.kind == PROCESS and here:
                 arguments: Mapping[str, object] = record.arguments
                 processes[int(str(arguments["pid"])), int(str(arguments["start_time"]))] = lease
-    return Owners(tree, refs, processes)
-
-
-def _still(tree: CgroupTree, ref: CgroupRef) -> bool:
-    try:
-        with tree.open(ref):
-            return True
-    except FileNotFoundError:
-        return False
+    return Owners(tree, refs, cgroups, processes)

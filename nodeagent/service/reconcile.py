@@ -227,7 +227,7 @@ class Reconciler:
         if self._differences.strangers():
             return
         order = list(Priority)
-        waiting = [lease for lease in self._ledger.live() if lease.state is LeaseState.QUEUED]
+        waiting = self._ledger.live(LeaseState.QUEUED)
         for lease in sorted(waiting, key=lambda lease: (order.index(lease.request.priority), lease.id)):
             self._guarded(partial(self._granter.try_queued, lease), "queued", lease.id)
 

@@ -77,7 +77,7 @@ class Sampler:
         return Look(
             inventory=inventory,
             whose=whose,
-            active=tuple(one for one in self._ledger.live() if one.state is LeaseState.ACTIVE),
+            active=self._ledger.live(LeaseState.ACTIVE),
             sample=sample,
             identities=identities,
             by_process=by_process,

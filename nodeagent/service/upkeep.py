@@ -38,13 +38,13 @@ class Upkeep:
     def note(self, look: Look) -> None:
         """Keep up every active lease. What fails of one is raised when all had their turn."""
         faults: list[Exception] = []
-        for lease in look.active:
-            for record in self._ledger.effects(lease.id):
+        active = {lease.id for lease in look.active}
+        for journal in self._ledger.journals(sorted(active), self._effects).values():
+            for record in journal:
                 try:
                     self._keep(record)
                 except (AgentError, OSError) as fault:
                     faults.append(fault)
-        active = {lease.id for lease in look.active}
         self._told_ns = {lease: at for lease, at in self._told_ns.items() if lease in active}
         if faults:
             raise faults[0]

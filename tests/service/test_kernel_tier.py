@@ -296,14 +296,17 @@ def test_a_limit_that_cannot_be_put_back_keeps_no_other_out(home: House, tree: C
             raise OutsideFault("dmem.max", "max is in force")
         world.dmem.held[ref.path] = {region: limit_bytes}
 
-    def effects(lease_id: int) -> list[EffectRecord]:
+    def limited(lease_id: int) -> list[EffectRecord]:
         ref = tree.resolve(str(home.ledger.lease(lease_id).cgroup))
         evidence = {"path": ref.path, "inode": ref.inode}
         arguments = {"regions": {world.region: GIB}}
         return [EffectRecord(1, lease_id, "dmem", arguments, EffectState.VERIFIED, evidence, 0)]
 
+    def journals(of: list[int], kinds: tuple[str, ...]) -> dict[int, list[EffectRecord]]:
+        return {lease_id: limited(lease_id) for lease_id in of}
+
     world.dmem.limit = limit
-    world.tier._ledger = SimpleNamespace(live=home.ledger.live, effects=effects, write=home.ledger.write)
+    world.tier._ledger = SimpleNamespace(live=home.ledger.live, journals=journals, write=home.ledger.write)
     with pytest.raises(OutsideFault, match="max is in force"):
         world.tier._restore()
     assert world.dmem.held == {second.cgroup: {world.region: GIB}}

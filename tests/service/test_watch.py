@@ -199,7 +199,7 @@ def test_without_cgroups_the_holders_process_counts(house: House, children) -> N
     assert whose.of(child.pid).owner == lease.id
     assert whose.processes == {(child.pid, start_time_of(child.pid)): lease.id}
     recycled = {(child.pid, 1): lease.id}
-    assert type(whose)(None, {}, recycled).of(child.pid).owner is None
+    assert type(whose)(None, {}, {}, recycled).of(child.pid).owner is None
     house.clock.reboot()
     assert owners(house.ledger, None, house.clock).processes == {}
 
