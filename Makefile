@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build clean
+.PHONY: help setup demo run test test-long crash test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 
@@ -66,6 +66,7 @@ lint: setup ## style, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	shellcheck -x client/slurm/prolog client/slurm/epilog client/slurm/task-prolog
 
 format: setup ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
@@ -90,6 +91,12 @@ soak: setup ## 100,000 leases, one after the other: nothing may grow (half an ho
 
 build: setup ## both wheels, in dist/
 	@.ci/build
+
+SLURM_SCRIPTS := $(DESTDIR)/usr/libexec/nodeagent/slurm
+install-slurm: ## Slurm's prolog, epilog and task-prolog, as root, in [DESTDIR]/usr/libexec/nodeagent/slurm
+	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS)
+	install -o root -g root -m 0755 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,prolog epilog task-prolog)
+	install -o root -g root -m 0644 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,agent.sh records.sh ask.py prolog.conf.example)
 
 clean: ## what the other targets left, but for .venv
 	rm -rf build dist client/gpulease/build docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache \
