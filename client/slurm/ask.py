@@ -1,8 +1,8 @@
 """Ask the agent where there is no curl: SOCKET PATH SECONDS, with the body on stdin.
 
-Prints the answer's text, a newline, the HTTP status and a space, as agent.sh has curl do; nothing where no whole
-answer came in time. Uses the standard library of Python 3.6 and later. Run with -I, so that neither variables nor
-files of a user change what is imported.
+Prints the answer's text, a newline, the HTTP status and a space, as agent.sh has curl do; nothing where no
+whole answer came in time. Uses the standard library of Python 3.6 and later. Run with -I, so that neither
+variables nor files of a user change what is imported.
 """
 
 import http.client
@@ -32,7 +32,10 @@ def main() -> None:
     headers = {"Content-Type": "application/octet-stream", "Accept": "text/plain"}
     connection.request("POST", target, sys.stdin.buffer.read(), headers)
     answer = connection.getresponse()
-    sys.stdout.buffer.write(answer.read(LIMIT) + b"\n%d " % answer.status)
+    text = answer.read(LIMIT)
+    if answer.length:  # cut off, or longer: http.client says so of a read without a limit only
+        sys.exit(1)
+    sys.stdout.buffer.write(text + b"\n%d " % answer.status)
 
 
 if __name__ == "__main__":
