@@ -24,7 +24,7 @@ from nodeagent.adapters.clock import SystemClock
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
-from nodeagent.adapters.scanner import Scanner
+from nodeagent.adapters.scanner import Scanner, named
 from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.adapters.slurm_conf import STANDARD, SlurmConf
 from nodeagent.adapters.subuids import Subuids
@@ -34,8 +34,9 @@ from nodeagent.adapters.uevents import UeventSocket
 from nodeagent.api.admission import Classify, Lane
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
+from nodeagent.domain.baseline import Baseline
 from nodeagent.domain.guarantee import Memory, Requirement
-from nodeagent.ledger.baselines import BaselineFile
+from nodeagent.ledger.boot_file import BootFile
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
@@ -64,7 +65,7 @@ from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.tiers import Ground, Node, build_tiers, figures, used_bytes
 
-LEDGER, BASELINES = "ledger.sqlite3", "baselines"
+LEDGER, BASELINES, NAMES = "ledger.sqlite3", "baselines", "names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,13 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     state_dir = config.state.directory
     ledger = Ledger(state_dir / LEDGER, clock)
     tree, no_tree = _cgroups(instance(state_dir))
-    foreign, baselines = Foreign(), Baselines(clock, BaselineFile(state_dir / BASELINES))
+    foreign, baselines = Foreign(), Baselines(BootFile(state_dir / BASELINES, clock, Baseline.of))
     scanner = Scanner(
         node.tree,
         reserve_percent=config.devices.reserve_percent,
         include_apus=config.devices.include_apus,
         idle=baselines.idle,
+        names=BootFile(state_dir / NAMES, clock, named),
     )
     ownership = Ownership(_slurm_conf(config, node), config.devices.owner)
     survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, ownership.of)

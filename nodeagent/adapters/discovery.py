@@ -67,6 +67,7 @@ def discover(
     reserve_percent: float = 1.0,
     include_apus: bool = False,
     idle_bytes: Callable[[str], int] | None = None,
+    names: Mapping[str, str] = {},
 ) -> Inventory:
     """One scan of *tree*. Bad files make their device unhealthy or skipped, with the reason; nothing raises.
 
@@ -74,9 +75,10 @@ def discover(
 
     Args:
         idle_bytes: asked once for each pool found, by key: the VRAM that it uses when nobody works.
+        names: keys of before, by `Device.mark`; see `identify`.
     """
     counter = kfd.generation(tree)
-    scan = _scan(tree)
+    scan = _scan(tree, names)
     raw = [_device(scan, node, ordinal, include_apus) for ordinal, node in enumerate(scan.gpus)]
     idle = {key: idle_bytes(key) if idle_bytes else 0 for key in dict.fromkeys(one.pool for one in raw)}
     pools = _pools(scan, raw, idle, reserve_percent)
@@ -86,7 +88,7 @@ def discover(
     return Inventory(counter, devices, tuple(pools.values()), _skipped(scan.nodes))
 
 
-def _scan(tree: SysTree) -> _Scan:
+def _scan(tree: SysTree, names: Mapping[str, str]) -> _Scan:
     nodes = kfd.nodes(tree)
     gpus = tuple(node for node in nodes if node.is_gpu and not node.masked)
     places = located(gpus)
@@ -94,7 +96,7 @@ def _scan(tree: SysTree) -> _Scan:
     for node in gpus:
         place = places.get(node.number)
         drm[node.number] = drm_sysfs.read(tree, node.render_node, place[0] if place else None)
-    return _Scan(nodes, gpus, drm, identify(gpus, drm))
+    return _Scan(nodes, gpus, drm, identify(gpus, drm, names))
 
 
 def _skipped(nodes: Iterable[KfdNode]) -> tuple[Skipped, ...]:
@@ -142,6 +144,7 @@ def _device(scan: _Scan, node: KfdNode, ordinal: int, include_apus: bool) -> Dev
         reason=reason,
         uuid=identity.uuid,
         aliases=_aliases(drm, identity, device_id),
+        mark=identity.mark,
     )
 
 

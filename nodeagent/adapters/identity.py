@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from nodeagent.adapters.drm import DrmDevice
 from nodeagent.adapters.kfd import KfdNode
 
 PARTITION_BITS = 0x7  # of location_id: KFD puts the partition there, where PCI has the function
 PARTITIONED_TARGETS = ("gfx942", "gfx950")
+T = TypeVar("T", int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Identity:
     pci: str  # empty where the node says none
     unique_id: int = 0
     uuid: str | None = None
+    mark: str = ""  # what it is recognised by for as long as the node runs; empty where that is not certain
 
     @property
     def key(self) -> str:
@@ -59,16 +62,44 @@ def located(nodes: Sequence[KfdNode]) -> Mapping[int, tuple[str, int]]:
     return result
 
 
-def identify(nodes: Sequence[KfdNode], drm: Mapping[int, DrmDevice]) -> Mapping[int, Identity]:
-    """By topology node: keys that are unique on this machine, whatever its files say."""
-    by_location = located(nodes)
+def identify(
+    nodes: Sequence[KfdNode], drm: Mapping[int, DrmDevice], names: Mapping[str, str] = {}
+) -> Mapping[int, Identity]:
+    """By topology node: keys that are unique on this machine, whatever its files say.
+
+    *names* are keys of before, by mark: who had one keeps it, whatever has come or gone beside it.
+    """
+    by_location, marks = located(nodes), _marks(nodes)
     named = {node.number: _named(node, drm[node.number].pci, by_location.get(node.number)) for node in nodes}
+    kept = _kept(marks, names)
+    named |= {number: replace(named[number], card=card, partition=at) for number, (card, at) in kept.items()}
     for fallback in (_by_render_node, _by_topology_node):
         counts = Counter(identity.key for identity in named.values())
         for node in nodes:
-            if counts[named[node.number].key] > 1:
+            if counts[named[node.number].key] > 1 and node.number not in kept:
                 named[node.number] = fallback(node, named[node.number])
-    return _with_unique_ids(nodes, drm, named)
+    marked = {number: replace(one, mark=marks.get(number, "")) for number, one in named.items()}
+    return _with_unique_ids(nodes, drm, marked)
+
+
+def _marks(nodes: Sequence[KfdNode]) -> Mapping[int, str]:
+    """What of each node no other's coming or going changes; none of two that are alike in all of it."""
+    marks = {node.number: _mark(node) for node in nodes if node.render_node is not None}
+    alike = _repeated(marks.values())
+    return {number: mark for number, mark in marks.items() if mark not in alike}
+
+
+def _mark(node: KfdNode) -> str:
+    numbers = (node.values.get(name, 0) for name in ("domain", "location_id", "unique_id"))
+    return " ".join(map(str, (*numbers, node.render_node, node.gpu_id)))
+
+
+def _kept(marks: Mapping[int, str], names: Mapping[str, str]) -> Mapping[int, tuple[str, int]]:
+    """By node: card and partition that it keeps. A name that two have a right to is nobody's."""
+    keys = {number: names[mark] for number, mark in marks.items() if mark in names}
+    disputed = _repeated(keys.values())
+    split = {number: key.rpartition("/") for number, key in keys.items() if key not in disputed}
+    return {number: (card, int(partition)) for number, (card, _, partition) in split.items()}
 
 
 def _named(node: KfdNode, pci: str | None, place: tuple[str, int] | None) -> Identity:
@@ -129,5 +160,5 @@ def smi_uuids(unique_id: int, device_id: int, partition: int) -> tuple[str, ...]
     )
 
 
-def _repeated(values: Iterable[int]) -> set[int]:
+def _repeated(values: Iterable[T]) -> set[T]:
     return {value for value, count in Counter(values).items() if count > 1}

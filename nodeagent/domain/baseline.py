@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nodeagent.domain.device import Inventory
 
@@ -13,15 +14,22 @@ GRAIN = 16 << 20  # bytes; what a driver keeps beside buffers comes and goes by 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What one pool used, bytes, in one boot and with its devices in these epochs; void in any other."""
+    """What one pool used, bytes, with its devices in these epochs; void in any other."""
 
-    boot_id: str
     epochs: Mapping[str, int]  # by device key
     idle_bytes: int
 
     def holds_in(self, inventory: Inventory) -> bool:
         """Whether no device of *inventory* is in another epoch than it was then."""
         return all(self.epochs.get(one.key, one.epoch) == one.epoch for one in inventory.devices)
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Baseline:
+        """The baseline of these fields. Raises ValueError, or what their absence raises."""
+        idle, epochs = told["idle_bytes"], told["epochs"]
+        if not isinstance(idle, int) or idle < 0:
+            raise ValueError(f"idle_bytes: {idle!r} is no size")
+        return cls({str(key): int(epoch) for key, epoch in epochs.items()}, idle)
 
 
 def epochs_of(pool: str, inventory: Inventory) -> dict[str, int]:

@@ -69,6 +69,7 @@ class Device:
     aliases: tuple[str, ...] = ()  # further spellings that tools print: serial, SMI UUID, card number
     owner: DeviceOwner = DeviceOwner.ANY
     owner_reason: str | None = None  # what makes it that owner's
+    mark: str = ""  # what it is recognised by until the node is rebooted, whatever comes or goes beside it
 
     @property
     def cus(self) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 
 import structlog
 
 from nodeagent.domain.baseline import LOOKS, Baseline, epochs_of, settled
-from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Inventory
-from nodeagent.ledger.baselines import BaselineFile
+from nodeagent.ledger.boot_file import BootFile
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.sampling import Look
 from nodeagent.service.survey import Survey
@@ -22,15 +22,14 @@ log = structlog.get_logger()
 class Baselines:
     """What is known of each pool: written by the watch, read by the scanner and by whoever plans a proof."""
 
-    def __init__(self, clock: Clock, file: BaselineFile) -> None:
-        self._clock = clock
+    def __init__(self, file: BootFile[Baseline]) -> None:
         self._file = file
         self._lock = threading.Lock()
         self._known: dict[str, Baseline] = {}
 
     def recall(self) -> None:
         """Take up what was known before the agent was started; nothing of another boot."""
-        known = {pool: one for pool, one in self._file.read().items() if one.boot_id == self._clock.boot_id}
+        known = self._file.read()
         with self._lock:
             self._known = known
 
@@ -44,14 +43,11 @@ class Baselines:
         return None if known is None or (inventory and not known.holds_in(inventory)) else known.idle_bytes
 
     def learn(self, pool: str, idle_bytes: int, inventory: Inventory) -> None:
-        """Know it from now on. A disk that takes no file loses it with this process, no sooner."""
-        baseline = Baseline(self._clock.boot_id, epochs_of(pool, inventory), idle_bytes)
+        """Know it from now on."""
+        baseline = Baseline(epochs_of(pool, inventory), idle_bytes)
         with self._lock:
             self._known = {**self._known, pool: baseline}
-            try:
-                self._file.write(self._known)
-            except OSError as fault:
-                log.error("an idle baseline is not kept over a restart", pool=pool, why=str(fault))
+            self._file.keep({pool: asdict(one) for pool, one in self._known.items()})
         log.info("learned an idle baseline", pool=pool, idle_bytes=idle_bytes)
 
 

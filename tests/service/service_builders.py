@@ -16,14 +16,15 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
-from nodeagent.adapters.scanner import Scanner
+from nodeagent.adapters.scanner import Scanner, named
 from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.config import Closure, Config, Release, State
+from nodeagent.domain.baseline import Baseline
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.request import Request, SliceRequest
-from nodeagent.ledger.baselines import BaselineFile
+from nodeagent.ledger.boot_file import BootFile
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
@@ -88,8 +89,14 @@ class House:
         self.root, self.clock, self.tree = root, clock, tree
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
         node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
-        self.baselines = Baselines(clock, BaselineFile(state / "baselines"))
-        scanner = Scanner(node.tree, reserve_percent=1, include_apus=False, idle=self.baselines.idle)
+        self.baselines = Baselines(BootFile(state / "baselines", clock, Baseline.of))
+        scanner = Scanner(
+            node.tree,
+            reserve_percent=1,
+            include_apus=False,
+            idle=self.baselines.idle,
+            names=BootFile(state / "names", clock, named),
+        )
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned)
         self.changes = Changes()
         locks = self.locks = LeaseLocks()

@@ -6,11 +6,13 @@ from functools import partial
 
 import pytest
 from service_builders import GIB, House, node_directory
+from service_world import TurnedClock
 
-from nodeagent.domain.baseline import LOOKS, settled
+from nodeagent.domain.baseline import LOOKS, Baseline, settled
 from nodeagent.domain.lease import LeaseState
 from nodeagent.domain.watch import KfdUse
-from nodeagent.ledger.baselines import BaselineFile
+from nodeagent.ledger import boot_file
+from nodeagent.ledger.boot_file import BootFile
 from nodeagent.service.baselines import IdleUse
 from nodeagent.service.sampling import Sampler, Sources
 from nodeagent.tiers import used_bytes
@@ -169,9 +171,10 @@ def test_an_unreadable_counter_keeps_the_baseline(card: Card) -> None:
 
 def test_a_damaged_file_is_as_good_as_none(tmp_path) -> None:
     """The agent starts, and learns anew."""
-    for text in ("", "[]", '{"a": 1}', '{"a": {"boot_id": "b", "epochs": {}, "idle_bytes": -1}}', "[" * 9999):
+    entry = '{"boot_id": "boot-a", "entries": {"a": %s}}'
+    for text in ("", "[]", entry % "1", entry % '{"epochs": {}, "idle_bytes": -1}', "[" * 9999):
         (tmp_path / "baselines").write_text(text)
-        assert BaselineFile(tmp_path / "baselines").read() == {}
+        assert BootFile(tmp_path / "baselines", TurnedClock(), Baseline.of).read() == {}
 
 
 def test_a_full_disk_costs_the_restart_only(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +183,6 @@ def test_a_full_disk_costs_the_restart_only(card: Card, monkeypatch: pytest.Monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(BaselineFile, "write", full)
+    monkeypatch.setattr(boot_file, "write_durably", full)
     card.use(0)
     assert card.look(LOOKS) == 0

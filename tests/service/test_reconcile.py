@@ -222,6 +222,22 @@ def test_a_vanished_device_loses_its_leases_and_is_listed_as_gone(build) -> None
     assert house.agent.clear_lease(admin(), lease.id).slices[0].state is SliceState.FREE
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_device_that_vanishes_does_not_take_its_twin_along(build, restarted: bool) -> None:
+    """Two cards of one location share what a key is made of; the lease on the one that stays lives on."""
+    house = build("vega10")
+    first, second = house.agent.inventory().devices
+    lost, kept = (house.grant(user(), cus=8, device=(one.key,)) for one in (first, second))
+    vanish(house.root, first.kfd_node)
+    touch_generation(house.root, 3)
+    if restarted:
+        house.die()
+        house = build("vega10")
+    house.look()
+    assert house.agent.device(second.key).state is DeviceState.HEALTHY
+    assert (house.state(lost.id), house.state(kept.id)) == (LeaseState.FAILED, LeaseState.ACTIVE)
+
+
 def test_one_bad_read_of_a_device_ends_none_of_its_leases(build) -> None:
     """A garbled file makes the device unhealthy; read well again it is the same device in the same epoch."""
     house = build("mi210")
