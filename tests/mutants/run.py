@@ -70,8 +70,8 @@ def rebuild(tree: Path, row: Mutant) -> None:
         subprocess.run([sys.executable, "-m", "nodeagent.hook.build"], cwd=tree, check=True)
 
 
-def passes(tree: Path, tests: tuple[str, ...]) -> bool:
-    """Whether all *tests* pass in *tree*; a run that collects nothing is an error."""
+def failure(tree: Path, tests: tuple[str, ...]) -> str | None:
+    """What pytest says of the first of *tests* that fails in *tree*; a run that collects nothing is an error."""
     env = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'client/gpulease'}"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *tests],
@@ -83,7 +83,7 @@ def passes(tree: Path, tests: tuple[str, ...]) -> bool:
     )
     if done.returncode not in (0, 1):  # 2 to 5: interrupted, broken, or nothing collected
         raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode == 0
+    return done.stdout[-4000:] if done.returncode else None
 
 
 def table(rows: tuple[Mutant, ...]) -> str:
@@ -108,11 +108,11 @@ def main() -> int:
         copy_of_tree(tree)
         for row in rows:
             original = (tree / row.file).read_bytes()
-            if not passes(tree, row.tests):
-                raise SystemExit(f"{row.name}: its tests fail without the mutation; see {row.tests}")
+            if why := failure(tree, row.tests):
+                raise SystemExit(f"{row.name}: its tests fail without the mutation:\n{why}")
             row.apply(tree)
             rebuild(tree, row)
-            noticed = not passes(tree, row.tests)
+            noticed = failure(tree, row.tests) is not None
             print(f"{'noticed' if noticed else 'MISSED ':8} {row.name}", flush=True)
             missed += [] if noticed else [row.name]
             (tree / row.file).write_bytes(original)
