@@ -71,7 +71,7 @@ def rebuild(tree: Path, row: Mutant) -> None:
 
 
 def failure(tree: Path, tests: tuple[str, ...]) -> str | None:
-    """What pytest says of the first of *tests* that fails in *tree*; a run that collects nothing is an error."""
+    """What pytest says where one of *tests* fails in *tree*; a run that collects nothing is an error."""
     env = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'client/gpulease'}"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *tests],
