@@ -14,7 +14,7 @@ from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.lease import LeaseState
 from nodeagent.domain.reconcile import Action, SeenCgroup, Snapshot, Step, plan
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.cgroup_effects import cgroup_in
+from nodeagent.service.cgroup_effects import CGROUP, cgroup_in
 from nodeagent.service.sidecars import Sidecars
 
 log = structlog.get_logger()
@@ -116,7 +116,8 @@ class Differences:
     def _frozen(self, cgroups: Mapping[int, CgroupRef]) -> dict[int, str]:
         """Of the leases that are to run, those that cannot."""
         running = [lease.id for lease in self._ledger.live() if lease.state in _RUNS]
-        refs = {lease: self._own(lease) or cgroups.get(lease) for lease in running}
+        made = self._ledger.journals(running, (CGROUP,))
+        refs = {lease: cgroup_in(made[lease]) or cgroups.get(lease) for lease in running}
         return {lease: ref.path for lease, ref in refs.items() if ref and self._is(ref, OpenCgroup.frozen)}
 
     def _own(self, lease: int) -> CgroupRef | None:
