@@ -18,9 +18,11 @@ from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.wiring import instance
 
 from .node import Node
+from .settings import USERS
 from .space import ENVIRONMENT, children
 
 SOCKET = "/run/nodeagent/api.sock"
+OCTETS = "Content-Type: application/octet-stream"
 CONFIG = "/etc/nodeagent/nodeagent.toml"
 READY_SECONDS = 60
 LIVE = "queued,preparing,active,lost,releasing"
@@ -90,6 +92,13 @@ class ServedAgent:
         said = self.node.space.run(*words, **options).stdout
         return json.loads(said) if said[:1] in ("{", "[") else None
 
+    def raw(self, call: str, fields: dict[str, str], user: str | None = None) -> str:
+        """What the agent answers one of Slurm's scripts that sends these fields, as a user by name."""
+        words = ("curl", "-qs", "--unix-socket", SOCKET, "--data-binary", "@-", "-H", OCTETS)
+        body = "".join(f"{name}={value}\0" for name, value in fields.items())
+        uid = None if user is None else USERS[user]
+        return self.node.space.run(*words, f"http://agent/v1/slurm/{call}", user=uid, input=body).stdout
+
     def leases(self, state: str = LIVE) -> list[dict[str, Any]]:
         """The leases in these states."""
         return self.call("GET", f"/v1/leases?state={state}&limit=500")["leases"]
@@ -99,6 +108,13 @@ class ServedAgent:
         found = [one for one in self.leases() if one["holder"]["id"] == job]
         assert len(found) <= 1, found
         return found[0] if found else None
+
+    def outcomes(self, job: str) -> list[str]:
+        """The state of each lease of a job that has ended, in order."""
+        return [one["state"] for one in self.leases("released,failed") if one["holder"]["id"] == job]
+
+    def device(self, key: str) -> dict[str, Any]:
+        return self.call("GET", f"/v1/devices/{key}")
 
     def leftovers(self) -> list[str]:
         """What must not be there when no job is."""

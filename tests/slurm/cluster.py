@@ -58,10 +58,10 @@ class Cluster:
         """Run a job of one step to its end."""
         return self.slurm("srun", *words, user=user, **options)
 
-    def sbatch(self, script: str, *options: str, user: str = "alice", output: str = "/dev/null") -> str:
+    def sbatch(self, script: str, *options: str, user: str = "alice", **more: Any) -> str:
         """Submit a script; the id of its job."""
-        words = ("sbatch", "--parsable", f"--output={output}", *options)
-        done = self.slurm(*words, user=user, input=f"#!/bin/sh\n{script}\n")
+        words = ("sbatch", "--parsable", "--output=/dev/null", *options)
+        done = self.slurm(*words, user=user, input=f"#!/bin/sh\n{script}\n", **more)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -85,9 +85,13 @@ class Cluster:
         return self.slurm("sinfo", "--noheader", "-R", f"--nodes={node}", "--format=%200E").stdout.strip()
 
     def cancel(self, *jobs: str) -> None:
-        """End jobs, and wait until they are gone, their epilogs included."""
+        """End jobs, and wait until they are gone."""
         self.slurm("scancel", *jobs)
-        self.until(lambda: not set(jobs) & self.queue().keys())
+        self.ended(*jobs)
+
+    def ended(self, *jobs: str) -> None:
+        """Wait until jobs are gone, their epilogs included; without any, until none is left."""
+        self.until(lambda: not (set(jobs) & self.queue().keys() if jobs else self.queue()))
 
     def resume(self) -> None:
         """Take all nodes into service again."""
@@ -124,8 +128,6 @@ def running_cluster(scripts: Path) -> Iterator[Cluster]:
         last.callback(shutil.rmtree, directory, ignore_errors=True)
         for name in ("ours", "log", "state", "spool"):
             (directory / name).mkdir(mode=0o755)
-        (directory / "shown").mkdir()
-        (directory / "shown").chmod(0o1777)
         head = last.enter_context(space(HEAD, str(directory), settings.ADDRESS, own=OWN_NET))
         cluster = Cluster(head, directory)
         _write_settings(cluster, scripts)
@@ -153,3 +155,4 @@ def _write_settings(cluster: Cluster, scripts: Path) -> None:
         with (etc / name).open("a") as file:
             file.write(lines)
     shutil.copytree(scripts, cluster.head.root / settings.SCRIPTS.lstrip("/"))
+    shutil.copy(Path(__file__).parent / "standins/job_submit.lua", etc / "slurm")

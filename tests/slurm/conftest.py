@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from .agent import served_agent
 from .cluster import missing, running_cluster
 from .lab import Lab
+from .space import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def shared_lab() -> Iterator[Lab]:
     if program := missing():
         pytest.skip(f"needs {program}: make test-slurm installs it")
     with (
-        running_cluster(Path(__file__).parent / "standins") as cluster,
+        running_cluster(ROOT / "client/slurm") as cluster,
         served_agent(cluster.nodes["gpu0"], "mi300x-spx") as agent,
     ):
         yield Lab(cluster, agent)
@@ -32,7 +32,8 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
     """All nodes idle and no lease. A test that leaves a lease, a cgroup, a file or a drained node fails."""
     shared_lab.settings()
     yield shared_lab
-    shared_lab.end_jobs()
+    cluster = shared_lab.cluster
+    cluster.cancel(*cluster.queue()) if cluster.queue() else None
     left = shared_lab.leftovers()
-    shared_lab.cluster.resume()
+    cluster.resume()
     assert left == []

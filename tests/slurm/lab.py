@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,20 @@ from .agent import ServedAgent
 from .cluster import Cluster
 from .node import Node
 
-VERDICTS = "/run/nodeagent/slurm"
-SPOOL = "/var/spool/nodeagent/slurm"
+RECORDS = ("/run/nodeagent/slurm", "/var/spool/nodeagent/slurm")
 SCRIPT_SETTINGS = "/etc/nodeagent/prolog.conf"
-# Says what a task sees, in one piece when all of it is there. The argument is the file.
-SHOW = 'env -0 >"$1.new"; grep ^0:: /proc/self/cgroup >>"$1.new"; mv "$1.new" "$1"'
+# Writes what a task sees to the file named by its argument, which is there when it is whole.
+SHOW = """\
+#!/bin/sh
+env -0 >"$1.new"
+grep ^0:: /proc/self/cgroup >>"$1.new"
+mv "$1.new" "$1"
+"""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the one task of a job saw: its environment, and its cgroup."""
+    """What a task of a job saw: its environment, and its cgroup."""
 
     job: str
     environment: dict[str, str]
@@ -34,37 +36,56 @@ class Lab:
 
     cluster: Cluster
     agent: ServedAgent
-    shown: int = 0
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    files: int = 0
+
+    def __post_init__(self) -> None:
+        self._shown = self.cluster.directory / "shown"
+        self._shown.mkdir()
+        self._shown.chmod(0o1777)
+        self.show.write_text(SHOW)
+        self.show.chmod(0o755)
+
+    @property
+    def show(self) -> Path:
+        """A program that every user can run: it writes what it sees to the file named by its argument."""
+        return self.cluster.directory / "show"
 
     @property
     def node(self) -> Node:
         """The node of GPUs."""
         return self.agent.node
 
-    def run(self, *options: str, user: str = "alice", **more: Any) -> Task:
+    def file(self) -> Path:
+        """The path of a new file, which every user can make."""
+        self.files += 1
+        return self._shown / str(self.files)
+
+    def public(self, text: str) -> Path:
+        """A new program, or a file, with this text, for every user."""
+        file = self.file()
+        file.write_text(text)
+        file.chmod(0o755)
+        return file
+
+    def task(self, file: Path) -> Task:
+        """What the program `show` saw, once it has written it to *file*."""
+        self.cluster.until(file.exists, why=self.why)
+        *variables, cgroup = file.read_text(errors="surrogateescape").split("\0")
+        environment = dict(variable.split("=", 1) for variable in variables)
+        return Task(environment["SLURM_JOB_ID"], environment, cgroup.strip().removeprefix("0::"))
+
+    def run(self, *options: str, **more: Any) -> Task:
         """Run a job of one task to its end."""
-        file = self._file()
-        done = self.cluster.srun(*options, "sh", "-c", SHOW, "sh", str(file), user=user, **more)
-        assert file.exists(), f"{done.stderr}\n{self.agent.log()}\n{self.cluster.logs()}"
-        return _task(file)
+        file = self.file()
+        done = self.cluster.srun(*options, str(self.show), str(file), **more)
+        assert done.returncode == 0, f"{done.stderr}\n{self.why()}"
+        return self.task(file)
 
-    def hold(self, *options: str, user: str = "alice", **more: Any) -> Task:
+    def hold(self, *options: str, **more: Any) -> Task:
         """Start a job of one task that runs until it is cancelled."""
-        file = self._file()
-        script = f"set -- {file}\n{SHOW}\nexec sleep 600"
-        job = self.cluster.sbatch(script, *options, user=user, output=f"{file}.out", **more)
-        self.cluster.until(file.exists, lambda: f"job {job}: {self.cluster.job(job)}\n{self.agent.log()}")
-        return _task(file)
-
-    def end_jobs(self) -> None:
-        """End what a test left running, and wait until it is gone."""
-        for process in self.started:
-            process.kill()
-            process.communicate()
-        self.started.clear()
-        if jobs := self.cluster.queue():
-            self.cluster.cancel(*jobs)
+        file = self.file()
+        self.cluster.sbatch(f"{self.show} {file}\nexec sleep 600", *options, **more)
+        return self.task(file)
 
     def settings(self, **values: object) -> None:
         """Write the settings of Slurm's scripts on the node of GPUs."""
@@ -73,8 +94,7 @@ class Lab:
 
     def records(self) -> list[str]:
         """The scripts' own files on the node: verdicts, jobs let through, calls that nobody answered."""
-        places: Sequence[str] = (VERDICTS, SPOOL)
-        found = [file for place in places for file in self.node.path(place).rglob("*") if file.is_file()]
+        found = [file for place in RECORDS for file in self.node.path(place).rglob("*") if file.is_file()]
         return sorted(f"{file.parent.name}/{file.name}" for file in found)
 
     def leftovers(self) -> list[str]:
@@ -84,13 +104,11 @@ class Lab:
         drained = [name for name in self.cluster.nodes if states[name] != "idle"]
         return left + [f"{name} is {states[name]}: {self.cluster.reason(name)}" for name in drained]
 
-    def _file(self) -> Path:
-        """A new file that every user can write to."""
-        self.shown += 1
-        return self.cluster.directory / "shown" / str(self.shown)
+    def await_nothing(self) -> None:
+        """Wait until jobs, leases and records are gone: what a broken agent missed, it makes up for."""
+        self.cluster.ended()
+        self.cluster.until(lambda: not self.records() + self.agent.leftovers(), why=self.why)
 
-
-def _task(file: Path) -> Task:
-    *variables, cgroup = file.read_text().split("\0")
-    environment = dict(variable.split("=", 1) for variable in variables)
-    return Task(environment["SLURM_JOB_ID"], environment, cgroup.strip().removeprefix("0::"))
+    def why(self) -> str:
+        """What may explain that something never came true."""
+        return f"{self.cluster.queue()}\n{self.records()}\n{self.agent.log()}"

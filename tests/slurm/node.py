@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .settings import NodeSettings
+from .settings import SCRIPTS, NodeSettings
 from .space import ROOT, Space, space
 
 # The first argument is the node's name.
@@ -49,6 +49,15 @@ class Node:
     def path(self, absolute: str) -> Path:
         """A file of the node's, as seen from outside."""
         return self.space.root / absolute.lstrip("/")
+
+    def script(self, name: str, environment: dict[str, str]) -> int:
+        """Run one of Slurm's scripts as slurmd does, with nothing else in its environment; its exit code."""
+        words = [f"{name}={value}" for name, value in environment.items()]
+        return self.space.run("env", "-i", *words, f"{SCRIPTS}/{name}").returncode
+
+    def runs(self, script: str) -> bool:
+        """Whether one of Slurm's scripts runs now."""
+        return self.space.run("pgrep", "-f", f"{SCRIPTS}/{script}$").returncode == 0
 
     def start_slurmd(self) -> None:
         self.space.daemon("slurmd", "-N", self.name)

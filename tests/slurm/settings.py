@@ -77,6 +77,7 @@ PrologFlags=Alloc
 Prolog={SCRIPTS}/prolog
 Epilog={SCRIPTS}/epilog
 TaskProlog={SCRIPTS}/task-prolog
+JobSubmitPlugins=lua
 GresTypes=gpu,shard
 {"".join(node.line() for node in NODES)}\
 PartitionName=main Nodes={GPU0.name},{CPU0.name} Default=YES

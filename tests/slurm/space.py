@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -95,6 +97,13 @@ def _innermost(pid: int) -> int:
     """The last of a chain of processes each of which started the next."""
     below = children(pid)
     return _innermost(below[0]) if below else pid
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill what `Space.start` started, which is below the nsenter that waits for it."""
+    for child in children(process.pid):
+        os.kill(child, signal.SIGKILL)
+    process.wait()
 
 
 def children(pid: int) -> list[int]:
