@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
-
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
+from typing import TYPE_CHECKING
 
 from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.ledger.backup import backup
 from nodeagent.ledger.engine import connect, engine
 from nodeagent.ledger.faults import translated
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+# What `script` gives as its head. Told here, too, for Alembic takes long to load, and most starts need none.
+NEWEST = "0001"
 
 
 def migrate(path: Path, *, to: str = "head") -> tuple[str, ...]:
@@ -32,12 +36,15 @@ def migrate(path: Path, *, to: str = "head") -> tuple[str, ...]:
         with _alone(path), translated(path):
             _create(path)
             _roll_back(path)
-            return _upgrade(path, to)
+            origin = revision(path)
+            return () if origin == NEWEST and to == "head" else _upgrade(path, origin, to)
     except OSError as error:
         raise LedgerUnavailable(f"{error.filename or path}: {error.strerror}") from error
 
 
 def script() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory.from_config(_config())
 
 
@@ -58,9 +65,8 @@ def revision(path: Path) -> str | None:
     return None
 
 
-def _upgrade(path: Path, to: str) -> tuple[str, ...]:
+def _upgrade(path: Path, origin: str | None, to: str) -> tuple[str, ...]:
     known = script()
-    origin = revision(path)
     every = {each.revision for each in known.walk_revisions()}
     if origin is not None and origin not in every:
         raise LedgerUnavailable(
@@ -79,6 +85,8 @@ def _upgrade(path: Path, to: str) -> tuple[str, ...]:
 
 
 def _run(path: Path, to: str) -> None:
+    from alembic import command
+
     writer = engine(path, begin="BEGIN IMMEDIATE")
     try:
         with writer.connect() as connection:
@@ -90,6 +98,8 @@ def _run(path: Path, to: str) -> None:
 
 
 def _config() -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(files("nodeagent.migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

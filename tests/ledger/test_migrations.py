@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -21,7 +23,7 @@ from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.ledger import checks
 from nodeagent.ledger.engine import connect
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.ledger.migrate import migrate, revision, script
+from nodeagent.ledger.migrate import NEWEST, migrate, revision, script
 from nodeagent.ledger.tables import metadata
 from nodeagent.ledger.triggers import TRIGGERS
 
@@ -166,6 +168,7 @@ def test_a_step_that_copies_a_table_keeps_what_hangs_on_it(
     shutil.copytree(str(files("nodeagent.migrations")), later)
     (later / "versions" / "9999_later.py").write_text(NEXT.format(head=REVISIONS[-1]))
     monkeypatch.setattr("nodeagent.ledger.migrate.files", lambda _: later)
+    monkeypatch.setattr("nodeagent.ledger.migrate.NEWEST", "9999")
     assert migrate(path) == ("9999",)
     (copy,) = path.parent.glob("*.before-upgrade-*")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -177,6 +180,20 @@ def test_a_step_that_copies_a_table_keeps_what_hangs_on_it(
         found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")}
         assert found == set(TRIGGERS)
         assert all(strict for *_, strict in connection.execute("PRAGMA table_list(leases)"))
+
+
+def test_the_newest_revision_is_known_without_looking_for_it() -> None:
+    """A constant that fell behind would let a start pass over a migration."""
+    assert script().get_current_head() == NEWEST
+
+
+def test_a_start_with_nothing_to_migrate_loads_no_alembic(path: Path) -> None:
+    """It would take a tenth of the time until the first grant."""
+    path.parent.mkdir()
+    migrate(path)
+    code = "import sys; from nodeagent.ledger.migrate import migrate; from pathlib import Path;"
+    code += f" assert migrate(Path({str(path)!r})) == (); sys.exit('alembic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_migrated_ledger_is_sound(path: Path) -> None:
