@@ -284,7 +284,7 @@ def classifier(config: settings.Config, owner_of: Callable[[int], int] | None = 
 
 def _open(ledger: Ledger, tree: CgroupTree | None, sidecars: Sidecars, machine: str) -> bool:
     """Open the ledger, with ids above whatever is left of a lost one; whether it can be written."""
-    cgroups = tree.lease_ids() if tree else frozenset()
+    cgroups = tree.lease_ids() | tree.nested().keys() if tree else frozenset()
     ledger.open(floor=max(cgroups | sidecars.leases(), default=0))
     writable = ledger.health().writable
     if writable:

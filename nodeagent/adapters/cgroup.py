@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodeagent.adapters.cgroup_directory import DIRECTORY, CgroupRef, OpenCgroup, open_beneath, parts_of
+from nodeagent.adapters.cgroup_search import all_paths
 from nodeagent.adapters.cgroup_sweep import child_names
 from nodeagent.adapters.processes import PROC
 from nodeagent.adapters.systemcalls import outside_fault
@@ -152,6 +153,19 @@ class CgroupTree:
             ids = [self.lease_of(name) for name in child_names(directory.fileno())]
         refs = {lease: self.find(lease) for lease in ids if lease is not None}
         return {lease: ref for lease, ref in refs.items() if ref is not None}
+
+    def nested(self) -> Mapping[int, CgroupRef]:
+        """The leases' cgroups that lie anywhere else: below a job's, a container's, or another lease's.
+
+        Looks through the whole mount: for a start, not for every look. What counts is as in `existing`.
+        """
+        refs: dict[int, CgroupRef] = {}
+        for path in all_paths(self.mount):
+            parent, _, name = path.rpartition("/")
+            lease = self.lease_of(name)
+            if lease is not None and parent != self.instance and (ref := self.find(lease, parent or "/")):
+                refs[lease] = ref
+        return refs
 
     def lease_ids(self) -> frozenset[int]:
         """The ids in existing cgroup names: no new lease may have one of these, or a lower one."""

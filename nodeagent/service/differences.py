@@ -48,6 +48,7 @@ class Differences:
         self._hook = hook
         self._sidecars = sidecars
         self._units_ns: int | None = None
+        self._nested: dict[int, CgroupRef] | None = None  # of no known lease, where a start found them
         self._told: dict[tuple[Action, int], str] = {}
         # Only what a start finds is a release's doing: who freezes a live lease later means it.
         self._look_for_frozen = True
@@ -93,11 +94,12 @@ class Differences:
         return True
 
     def _snapshot(self, units: bool) -> Snapshot:
-        cgroups = self._tree.existing() if self._tree else {}
+        cgroups = {**self._nested_ones(), **(self._tree.existing() if self._tree else {})}
         running = self._units() if units else frozenset()
         hooked, sidecars = self._hook.leases(), self._sidecars.leases()
         known, wanted = self._known(), self._sidecars.wanted()
         lost = self._sidecars.lost(sidecars - known)
+        self._nested = {lease: ref for lease, ref in self._nested_ones().items() if lease not in known}
         return Snapshot(
             known=known,
             cgroups={lease: self._seen(ref) for lease, ref in cgroups.items() if lease not in known},
@@ -109,6 +111,12 @@ class Differences:
             forgotten={lease: self._sidecars.seen(lease) for lease in lost},
             frozen=self._frozen(cgroups) if self._look_for_frozen else {},
         )
+
+    def _nested_ones(self) -> dict[int, CgroupRef]:
+        """Cgroups below others' that may be a lost ledger's: looked for once, seen until they are gone."""
+        if self._nested is None:
+            self._nested = dict(self._tree.nested()) if self._tree else {}
+        return {lease: ref for lease, ref in self._nested.items() if self._is(ref, lambda cgroup: True)}
 
     def _known(self) -> frozenset[int]:
         return self._ledger.present() | self._ledger.unfinished()
@@ -200,7 +208,7 @@ class Differences:
         return True
 
     def _remove_cgroup(self, lease: int) -> bool:
-        ref = self._tree.find(lease) if self._tree else None
+        ref = self._nested_ones().get(lease) or (self._tree.find(lease) if self._tree else None)
         if self._tree is None or ref is None:
             return False
         self._tree.remove(ref)

@@ -196,7 +196,7 @@ class House:
 
     def open(self) -> House:
         """What wiring's start does, without its threads: tests call `look` themselves."""
-        cgroups = self.tree.lease_ids() if self.tree else frozenset()
+        cgroups = self.tree.lease_ids() | self.tree.nested().keys() if self.tree else frozenset()
         self.ledger.open(floor=max(cgroups | self.sidecar_files.leases(), default=0))
         if self.ledger.health().writable:
             self.reconciler.recover()

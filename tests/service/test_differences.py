@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from service_builders import House, until
+from service_builders import House, admin, until
 from service_world import ScriptedEffect, TurnedClock
 from structlog.testing import capture_logs
 
@@ -73,6 +75,61 @@ def test_a_populated_cgroup_of_no_lease_is_told_once_and_left(build, tree: Cgrou
     home.look()
     assert home.agent.unready() is None
     assert tree.existing() == {}
+
+
+@pytest.fixture
+def job(tree: CgroupTree) -> Iterator[Path]:
+    """A cgroup as a batch system makes one for a job, outside the agent's subtree."""
+    job = tree.mount / f"job_{tree.instance[1:-6]}"
+    job.mkdir()
+    yield job
+    for directory in (*job.glob(tree.names), job):
+        directory.rmdir()
+
+
+def lose(house: House) -> None:
+    """Kill the agent, and take all that it keeps."""
+    house.die()
+    shutil.rmtree(house.sidecar_files.path(1).parent)
+    for file in house.root.with_name("state").iterdir():
+        if file.is_file():
+            file.unlink()
+
+
+def test_a_nested_lease_that_nobody_remembers_stops_grants(build, tree, job: Path, children) -> None:
+    """With ledger and sidecars lost its cgroup below the job's is the only sign of it."""
+    home = build(tree=tree, timeout=20)
+    caller, child = children.sleeper(), children.sleeper()
+    (job / "cgroup.procs").write_text(str(caller.pid))
+    lease = home.grant(admin(caller.pid), cus=8)
+    home.enter(lease, child.pid)
+    assert lease.cgroup.startswith(f"/{job.name}/")
+    lose(home)
+    again = build(tree=tree, timeout=20)
+    assert lease.cgroup in again.agent.unready()
+    again.look()
+    assert child.poll() is None
+    child.kill()
+    child.wait()
+    caller.kill()
+    caller.wait()
+    again.look()
+    assert again.agent.unready() is None
+    assert done(again) == [("remove_cgroup", lease.id)]
+    assert again.grant(cus=8).id > lease.id
+
+
+def test_a_nested_lease_that_the_ledger_knows_is_left(build, tree, job: Path, children) -> None:
+    """A restart under it finds a lease and its cgroup, and nothing to do."""
+    home = build(tree=tree, timeout=20)
+    caller = children.sleeper()
+    (job / "cgroup.procs").write_text(str(caller.pid))
+    lease = home.grant(admin(caller.pid), cus=8)
+    home.die()
+    again = build(tree=tree, timeout=20)
+    again.look()
+    assert (again.agent.unready(), done(again)) == (None, [])
+    assert again.release(lease).state is LeaseState.RELEASED
 
 
 def test_hook_files_of_no_lease_are_removed(build, tree: CgroupTree, hook_files: HookFiles) -> None:
