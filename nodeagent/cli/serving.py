@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -43,6 +44,7 @@ def _serve(config: settings.Config, simulate: str | None) -> None:
     server = ServerSettings(
         socket=config.server.socket, threads=config.server.threads, classify=wiring.classifier(config)
     )
+    gc.freeze()  # what is loaded by now stays: no collection need walk through it, while a grant waits
     log.info("serving", socket=str(config.server.socket), machine=node.machine)
     AgentServer(lambda: built.app, server, Hooks(start=built.start, stop=built.stop)).run()
 

@@ -23,13 +23,12 @@ from contention import START_SECONDS, agent, remove_cgroups, workers
 
 from gpulease.errors import GpuleaseError
 from gpulease.transport import Transport
-from nodeagent.adapters import machine
 from nodeagent.adapters.clock import SystemClock
 from nodeagent.domain.guarantee import Guarantee
 from nodeagent.domain.lease import Lease, LeaseState, SliceState
 from nodeagent.domain.records import EffectState
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.wiring import LEDGER
+from nodeagent.wiring import LEDGER, simulated_node
 
 ROUNDS = 100
 STARTS = 5
@@ -166,10 +165,12 @@ def started(directory: Path) -> Iterator[Start]:
     It leaves the cgroups of its leases, for the next one to find.
     """
     command = [sys.executable, *PARTITIONED, "--socket", str(directory / "s")]
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed agent is compiled once
     with (directory / "log").open("ab") as log:
         began = time.monotonic()
         process = subprocess.Popen(
-            [*command, "--state-dir", str(directory / "state")], stderr=log, stdout=log
+            [*command, "--state-dir", str(directory / "state")], stderr=log, stdout=log, env=environment
         )
         try:
             lease = _granted(directory, process)
@@ -208,9 +209,10 @@ def first_grants(directory: Path) -> Start:
 
 
 def laying_out(directory: Path) -> float:
-    """Seconds of the processor for what no real node needs: to write the simulated machine's files."""
+    """Seconds of the processor for what no real node needs: new files of the simulated machine for the old."""
+    simulated_node("mi300x-cpx", directory)
     began = time.process_time()
-    machine.materialise(machine.find("mi300x-cpx"), directory)
+    simulated_node("mi300x-cpx", directory)
     return time.process_time() - began
 
 
