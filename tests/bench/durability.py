@@ -209,7 +209,7 @@ def first_grants(directory: Path) -> Start:
 
 
 def laying_out(directory: Path) -> float:
-    """Seconds of the processor for what no real node needs: new files of the simulated machine for the old."""
+    """Seconds of the processor for what no real node needs: a simulated machine's new files for old ones."""
     simulated_node("mi300x-cpx", directory)
     began = time.process_time()
     simulated_node("mi300x-cpx", directory)
