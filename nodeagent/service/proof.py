@@ -7,12 +7,13 @@ frees buffers), so both are waited for. Where dmem counts the lease's VRAM, that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.processes import start_time_of
-from nodeagent.domain.clock import Clock
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.guarantee import Hold
 from nodeagent.domain.watch import KfdUse
@@ -21,9 +22,10 @@ from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Wai
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 from nodeagent.service.owners import owners
-from nodeagent.service.sampling import Sampler
+from nodeagent.service.sampling import Look, Sampler
 
 KFD, VRAM = "kfd", "vram"
+REMEMBERED_NS = SECOND_NS  # how long a look at all processes may say that memory is not back yet
 Idle = Callable[[str, Inventory], int | None]
 
 
@@ -121,6 +123,12 @@ class VramMeans:
         return frozenset(self._dmem.capacity())
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    at_ns: int  # boot time, before the look
+    look: Look
+
+
 class VramEffect(Wait):
     """The proof by the cards' counters: used, less idle, less what others are known to use, is little.
 
@@ -139,6 +147,7 @@ class VramEffect(Wait):
         self._used = used
         self._clock = clock
         self._tolerance = tolerance
+        self._last: _Looked | None = None
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         if arguments["boot_id"] != self._clock.boot_id:
@@ -151,14 +160,31 @@ class VramEffect(Wait):
             if (used_bytes := used[pool]) is not None and told["idle_bytes"] is not None
         }
         if any(size > self._tolerance for size in over.values()):
-            others = self._sampler.look().by_pool(but=int(arguments["lease"]))
-            over = {pool: size - others.get(pool, 0) for pool, size in over.items()}
+            over = self._less_others(over, int(arguments["lease"]))
         unexplained = {pool: size for pool, size in over.items() if size > self._tolerance}
         if unexplained:
             said = ", ".join(f"{size} bytes on {pool}" for pool, size in sorted(unexplained.items()))
             devices = frozenset(device for pool in unexplained for device in pools[pool]["devices"])
             return Pending(f"VRAM is used by nobody that is known: {said}", devices=devices)
         return {"vram": {pool: over.get(pool, _unknown(used[pool])) for pool in pools}}
+
+    def _less_others(self, over: Mapping[str, int], lease: int) -> dict[str, int]:
+        """*over* by pool, bytes, less what others than *lease* use.
+
+        A look reads every process, and this is asked many times a second. One of a moment ago may say that it
+        is too soon; that nothing is left only a new one can, for what others freed since would hide a leak.
+        """
+        now, last = self._clock.boot_ns(), self._last
+        if last is not None and now - last.at_ns < REMEMBERED_NS:
+            left = _less(over, last.look.by_pool(but=lease))
+            if any(size > self._tolerance for size in left.values()):
+                return left
+        self._last = _Looked(now, self._sampler.look())
+        return _less(over, self._last.look.by_pool(but=lease))
+
+
+def _less(sizes: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    return {pool: size - others.get(pool, 0) for pool, size in sizes.items()}
 
 
 def _unknown(used: int | None) -> str:

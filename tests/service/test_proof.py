@@ -246,3 +246,55 @@ class TestVram:
             told = self.undo(house, used, idle=idle)
             assert not isinstance(told, Pending)
             assert "the driver does not tell" in str(told) or "never seen idle" in str(told)
+
+
+class TestPolledVram:
+    """The same proof, asked again and again while memory comes back."""
+
+    @pytest.fixture
+    def card(self, house: House, children) -> Card:
+        return Card(house, children.sleeper().pid)
+
+    def test_many_polls_share_one_look_at_all_processes(self, card: Card) -> None:
+        """A look reads every process; within a second the last one may say that it is too soon."""
+        card.used = 4 * GIB
+        assert all(isinstance(card.undo(), Pending) for _ in range(5))
+        assert card.looks == 1
+
+    def test_a_look_of_before_is_no_proof(self, card: Card) -> None:
+        """What a neighbour has freed since would count for the lease's: nothing is proved by an old figure."""
+        card.used, card.neighbours = 5 * GIB, 2 * GIB
+        assert isinstance(card.undo(), Pending)
+        card.used, card.neighbours = 3 * GIB, 0
+        assert isinstance(card.undo(), Pending)
+        assert card.looks == 2
+
+    def test_a_look_is_taken_anew_after_a_second(self, card: Card) -> None:
+        """What a neighbour has taken since holds nothing up for longer than that."""
+        card.used, card.neighbours = 5 * GIB, 2 * GIB
+        assert isinstance(card.undo(), Pending)
+        card.neighbours = 4 * GIB
+        assert isinstance(card.undo(), Pending)
+        card.house.clock.turn(1)
+        assert not isinstance(card.undo(), Pending)
+
+
+class Card:
+    """One card with a leak or without: what is used of it, and what a neighbour has of that."""
+
+    def __init__(self, house: House, pid: int) -> None:
+        self.house, self.used, self.neighbours, self.looks = house, GIB, 0, 0
+        self._device = house.agent.inventory().devices[0]
+        gpu = self._device.gpu_id
+
+        def clients(pids: object) -> tuple[DrmClient, ...]:
+            self.looks += 1
+            return ()
+
+        sources = Sources(lambda pids: (KfdUse(pid, gpu, self.neighbours),), clients, lambda pids: 0)
+        sampler = Sampler(house.ledger, house.clock, house.survey, house.tree, sources)
+        self._effect = VramEffect(sampler, lambda pool: self.used, house.clock, 256 * MIB)
+
+    def undo(self) -> object:
+        pools = {self._device.pool: {"idle_bytes": GIB, "devices": [self._device.key]}}
+        return self._effect.undo({"lease": LEASE, "pools": pools, "boot_id": self.house.clock.boot_id}, {})
