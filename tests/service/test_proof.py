@@ -262,7 +262,7 @@ class TestPolledVram:
         assert card.looks == 1
 
     def test_a_look_of_before_is_no_proof(self, card: Card) -> None:
-        """What a neighbour has freed since would count for the lease's: nothing is proved by an old figure."""
+        """What a neighbour has freed since would hide a leak: nothing is proved by an old figure."""
         card.used, card.neighbours = 5 * GIB, 2 * GIB
         assert isinstance(card.undo(), Pending)
         card.used, card.neighbours = 3 * GIB, 0
