@@ -6,13 +6,14 @@ with the default, so that one typing error does not stop a fleet.
 
 from __future__ import annotations
 
+import grp
 import os
 import stat
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from nodeagent.domain.errors import InvalidField
 
@@ -20,6 +21,16 @@ DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
 DEFAULT_STATE = Path("/var/lib/nodeagent")
 DEFAULT_SPOOL = Path("/var/spool/nodeagent/slurm")
+
+
+def gid_of(group: str) -> int | None:
+    """The group as a number; None: none, or no such one. Asks the name service: for a start, no request."""
+    if group.isascii() and group.isdigit():
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid if group else None
+    except (KeyError, ValueError):
+        return None
 
 
 class _Section(BaseModel):
@@ -33,6 +44,17 @@ class Server(_Section):
     admin_group: str = Field(
         default="", description="group (name or number) whose members administer, besides root"
     )
+
+    @field_validator("admin_group")
+    @classmethod
+    def _exists(cls, group: str) -> str:
+        if group and gid_of(group) is None:
+            raise ValueError(
+                f"there is no group {group} on this node, so root alone administers:"
+                f" make it (groupadd --system {group}), or name another"
+            )
+        return group
+
     threads: int = Field(
         default=16, ge=4, le=64, description="threads for users' requests; root has 4 of its own"
     )
@@ -264,6 +286,8 @@ def verdict(path: Path) -> str:
 def _plain(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return "unknown key; `nodeagent config show` lists all"
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
     return f"{problem['msg']} (got {problem['input']!r})"
 
 

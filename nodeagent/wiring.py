@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import hashlib
 import os
 import shutil
@@ -201,7 +200,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     )
     app = create_app(
         agent,
-        identifier(_gid(config.server.admin_group)),
+        identifier(settings.gid_of(config.server.admin_group)),
         ApiSettings(
             clock,
             __version__,
@@ -273,7 +272,7 @@ def classifier(config: settings.Config, owner_of: Callable[[int], int] | None = 
 
     A subordinate uid's connections count for its owner, else one user could fill every place.
     """
-    admin_gid, owner_of = _gid(config.server.admin_group), owner_of or Subuids().owner
+    admin_gid, owner_of = settings.gid_of(config.server.admin_group), owner_of or Subuids().owner
 
     def classify(sock: socket.socket) -> Lane:
         with peer_of(sock) as peer:
@@ -323,15 +322,3 @@ def _watch_policy(config: settings.Config) -> WatchPolicy:
 def _quota_limits(config: settings.Config) -> QuotaLimits:
     limits = config.limits
     return QuotaLimits(limits.live_leases, limits.queued_leases, limits.grants_per_second)
-
-
-def _gid(group: str) -> int | None:
-    """The administrators' group as a number: asked of the name service once, at start, never by a request."""
-    if not group:
-        return None
-    if group.isdigit():
-        return int(group)
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        return None

@@ -74,16 +74,38 @@ class Requirement:
             _strongest([floor.visibility, self.visibility]),
         )
 
+    def short_of(self, given: Guarantee) -> Requirement:
+        """What of the demand is more than *given*."""
+
+        def more(asked: K | None, got: K) -> K | None:
+            return asked if asked is not None and _weaker(got, asked) else None
+
+        return Requirement(
+            more(self.memory, given.memory),
+            more(self.compute, given.compute),
+            more(self.visibility, given.visibility),
+        )
+
+    def helped_by(self, hold: Hold) -> bool:
+        """Whether *hold* would meet some kind of the demand."""
+        pairs: tuple[tuple[StrEnum | None, StrEnum | None], ...] = (
+            (self.memory, hold.memory),
+            (self.compute, hold.compute),
+            (self.visibility, hold.visibility),
+        )
+        return any(asked and held and not _weaker(held, asked) for asked, held in pairs)
+
     def unmet(self, given: Guarantee) -> tuple[str, ...]:
         """What is demanded, and what is *given* instead, of each kind in which that is weaker."""
+        short = self.short_of(given)
         return tuple(
             f"asks {name}={asked.value}, has {got.value}"
             for name, asked, got in (
-                ("memory", self.memory, given.memory),
-                ("compute", self.compute, given.compute),
-                ("visibility", self.visibility, given.visibility),
+                ("memory", short.memory, given.memory),
+                ("compute", short.compute, given.compute),
+                ("visibility", short.visibility, given.visibility),
             )
-            if asked is not None and _weaker(got, asked)
+            if asked is not None
         )
 
 

@@ -226,6 +226,8 @@ class Gate:
 class GateMeans:
     """Opens a lease's nodes to its holder. Nothing is held against root, or of what runs already."""
 
+    at_best = Hold(visibility=Visibility.ACL)
+
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
@@ -234,7 +236,7 @@ class GateMeans:
         return Tier("gate", why is None, why or "device nodes are closed to users that hold no lease there")
 
     def promise(self, setting: Setting) -> Hold:
-        return Hold(visibility=Visibility.ACL) if self._applies(setting) else Hold()
+        return self.at_best if self._applies(setting) else Hold()
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):

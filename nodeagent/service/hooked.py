@@ -20,6 +20,8 @@ HOOK = "hook"
 class HookMeans:
     """Prepares the hook's files for leases whose programs start after the grant. *files* None: turned off."""
 
+    at_best = Hold(memory=Memory.HOOK, compute=Compute.HOOK)
+
     def __init__(self, files: HookFiles | None) -> None:
         self._files = files
 
@@ -30,7 +32,7 @@ class HookMeans:
         )
 
     def promise(self, setting: Setting) -> Hold:
-        return _HOLD if self._applies(setting) else Hold()
+        return self.at_best if self._applies(setting) else Hold()
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):
@@ -83,6 +85,3 @@ class HookEffect:
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         self._files.remove(int(arguments["lease"]))
         return {"removed": True}
-
-
-_HOLD = Hold(memory=Memory.HOOK, compute=Compute.HOOK)

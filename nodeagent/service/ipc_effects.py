@@ -30,6 +30,8 @@ _REMEMBERED = 1024
 class IpcMeans:
     """Plans the effect for leases whose processes are the agent's to tell, unless there is a *why_not*."""
 
+    at_best = Hold()
+
     def __init__(self, why_not: str | None = None) -> None:
         self._why_not = why_not
 

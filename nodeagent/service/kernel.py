@@ -20,6 +20,8 @@ class KernelMeans:
     Without a *tier*, which knows what limits are worth on this node, limits are set and nothing is promised.
     """
 
+    at_best = Hold(memory=Memory.KERNEL)
+
     def __init__(self, dmem: DmemController | None, tier: KernelTier | None = None) -> None:
         self._dmem = dmem
         self._tier = tier
@@ -42,7 +44,7 @@ class KernelMeans:
             return Hold()
         regions = self._regions(setting)
         whole = all(_region(one, setting) in regions for one in setting.placed)
-        return Hold(memory=Memory.KERNEL) if whole and self._holds(regions) else Hold()
+        return self.at_best if whole and self._holds(regions) else Hold()
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         regions = self._regions(setting)

@@ -36,6 +36,8 @@ class Means(Protocol):
     what the workload needs for it is there too: ``{"environment": {NAME: value or None}}``.
     """
 
+    at_best: Hold  # of any lease, on any node; empty for what holds nothing
+
     def tier(self) -> Tier:
         """Whether this node has it, and why not."""
 
@@ -44,6 +46,18 @@ class Means(Protocol):
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         """The effects for the lease's journal, in order; none where it does not apply."""
+
+
+def why_not(means: Means, setting: Setting) -> str:
+    """Why *means* holds nothing of such a lease, for whoever demands it."""
+    tier = means.tier()
+    if not tier.present:
+        return f"{tier.name}: {tier.why}"
+    if setting.adopted:
+        return f"{tier.name}: not of what runs already"
+    if setting.cgroup is None:
+        return f"{tier.name}: not of a lease without a cgroup"
+    return f"{tier.name}: not of such a lease ({tier.why})"
 
 
 def holds_of(done: Sequence[Done]) -> tuple[Hold, ...]:

@@ -89,7 +89,7 @@ class Placer:
         if unmet:
             return Refusal(
                 Code.GUARANTEE_NOT_MET,
-                f"this node cannot hold such a slice as demanded: {', '.join(unmet)}",
-                "ask for less with --require, down to the site's floor; `nodeagent status` says why not more",
+                f"this node cannot hold such a slice as demanded: {'; '.join(unmet)}",
+                "ask for less with --require, down to the site's floor, or have an administrator mend that",
             )
         return placed

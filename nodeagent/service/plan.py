@@ -17,7 +17,7 @@ from nodeagent.domain.records import EffectRecord
 from nodeagent.domain.request import Request
 from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, OCCUPANTS, PROCESS
 from nodeagent.service.effects import Planned
-from nodeagent.service.means import Means, Setting
+from nodeagent.service.means import Means, Setting, why_not
 from nodeagent.service.orders import Caller, Tier
 
 
@@ -76,11 +76,16 @@ class Planner:
         *,
         adopted: bool,
     ) -> tuple[str, ...]:
-        """What of the request's and the site's demands this node could not hold for such a lease."""
+        """What of the request's and the site's demands this node could not hold for such a lease.
+
+        After that what would, by tier, and why it does not.
+        """
         cgroup = None if adopted or self._tree is None else {"lease": None, "parent": None}
         setting = Setting(uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory)
         promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in self._means)
-        return self.shortfall(request, promised)
+        short = self._demanded(request).short_of(promised)
+        would = [means for means in self._means if short.helped_by(means.at_best)]
+        return *short.unmet(promised), *(why_not(means, setting) for means in would)
 
     def shortfall(self, request: Request, given: Guarantee) -> tuple[str, ...]:
         """What the request or the site demands and *given* does not hold."""

@@ -32,6 +32,8 @@ Idle = Callable[[str, Inventory], int | None]
 class KfdMeans:
     """Plans that release waits until KFD has no process of the lease."""
 
+    at_best = Hold()
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
@@ -90,6 +92,8 @@ class VramMeans:
     *idle* gives a pool's use when nobody worked on it, in bytes; None where it was never seen so in the
     epochs of that inventory.
     """
+
+    at_best = Hold()
 
     def __init__(self, dmem: DmemController | None, idle: Idle, clock: Clock, tolerance: int) -> None:
         self._dmem = dmem

@@ -22,6 +22,8 @@ SUPERVISED = "supervised"
 class SupervisedMeans:
     """Plans the tier where it is demanded and can be had. *supervisor* is None where it is turned off."""
 
+    at_best = Hold(memory=Memory.SUPERVISED)
+
     def __init__(self, supervisor: Supervisor | None) -> None:
         self._supervisor = supervisor
 
@@ -32,7 +34,7 @@ class SupervisedMeans:
         )
 
     def promise(self, setting: Setting) -> Hold:
-        return Hold(memory=Memory.SUPERVISED) if self._applies(setting) else Hold()
+        return self.at_best if self._applies(setting) else Hold()
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):

@@ -50,6 +50,25 @@ def test_a_wrong_key_is_named_and_dropped(tmp_path: Path, text: str, key: str) -
     assert settings == config.Config()
 
 
+def test_an_unknown_admin_group_is_named_with_the_fix(tmp_path: Path) -> None:
+    """`config check` exits 2; a start goes on, and nobody but root administers."""
+    path = written(tmp_path, '[server]\nadmin_group = "no-such-group"\nthreads = 8\n')
+    done = CliRunner().invoke(cli, ["config", "check", "--config", str(path)])
+    assert done.exit_code == 2
+    assert "server.admin_group: there is no group no-such-group" in done.stderr
+    assert "groupadd --system no-such-group" in done.stderr
+    settings, _ = config.check(path)
+    assert (settings.server.admin_group, settings.server.threads) == ("", 8)
+
+
+@pytest.mark.parametrize("group", ["root", "0", "4321"])
+def test_a_group_is_a_name_or_a_number(tmp_path: Path, group: str) -> None:
+    """A number needs no name on this node."""
+    settings, complaints = config.check(written(tmp_path, f'[server]\nadmin_group = "{group}"\n'))
+    assert (settings.server.admin_group, complaints) == (group, [])
+    assert config.gid_of(group) == int(group.replace("root", "0"))
+
+
 def test_one_wrong_key_leaves_the_others(tmp_path: Path) -> None:
     """Beside a wrong key the right ones still hold."""
     text = "[limits]\nlive_leases = 3\nqueue = 1\n[release]\ntimeout_seconds = 5\n"

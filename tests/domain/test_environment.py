@@ -136,3 +136,13 @@ def test_a_sites_floor_adds_to_what_is_asked() -> None:
     assert both == Requirement(memory=Memory.KERNEL, compute=Compute.HOOK)
     short = both.unmet(Guarantee(memory=Memory.HOOK, compute=Compute.EXCLUSIVE))
     assert short == ("asks memory=kernel, has hook",)
+
+
+def test_what_would_meet_a_demand_is_told_from_what_would_not() -> None:
+    """Only what is missing counts, and only what is strong enough."""
+    short = Requirement(memory=Memory.SUPERVISED, compute=Compute.MASK).short_of(Guarantee())
+    assert short == Requirement(memory=Memory.SUPERVISED, compute=Compute.MASK)
+    assert short.helped_by(Hold(memory=Memory.KERNEL))
+    assert not short.helped_by(Hold(memory=Memory.HOOK))
+    assert short.helped_by(Hold(memory=Memory.HOOK, compute=Compute.HOOK))
+    assert not Requirement().helped_by(Hold(memory=Memory.KERNEL))

@@ -9,11 +9,13 @@ from service_builders import House, admin, order_of, outside, picture, user
 from service_world import SCRIPTED, ScriptedEffect, TurnedClock
 
 from nodeagent.domain.errors import InvalidField, KeyReused, LedgerUnavailable, NotAllowed, OutsideFault
-from nodeagent.domain.guarantee import Compute, Memory, Requirement
+from nodeagent.domain.guarantee import Compute, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
 from nodeagent.domain.records import EffectState
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Priority, Request, SliceRequest
+from nodeagent.service.hooked import HookMeans
+from nodeagent.service.means import Setting, why_not
 from nodeagent.service.orders import Granted
 
 
@@ -106,6 +108,30 @@ def test_a_floor_that_the_node_cannot_hold_is_refused(house: House, floor: Requi
     assert isinstance(refusal, Refusal)
     assert refusal.code is Code.GUARANTEE_NOT_MET
     assert house.ledger.held() == ()
+
+
+@pytest.mark.parametrize(
+    ("floor", "tier"),
+    [
+        (Requirement(memory=Memory.KERNEL), "dmem: needs a cgroup2 mount"),
+        (Requirement(memory=Memory.HOOK), "hook: "),
+        (Requirement(visibility=Visibility.ACL), "gate: "),
+    ],
+)
+def test_who_is_refused_a_floor_is_told_why_the_node_lacks_it(
+    house: House, floor: Requirement, tier: str
+) -> None:
+    """The reason of each tier that would hold it, and of no other, so that an administrator can mend it."""
+    refusal = house.agent.grant(user(), order_of(request=Request((SliceRequest(cus=8),), require=floor)))
+    assert tier in refusal.why
+    assert "vram: " not in refusal.why
+    assert ("dmem: " in refusal.why) == (floor.memory is not None)
+
+
+def test_who_adopts_is_told_that_nothing_holds_what_runs_already(house: House, hook_files) -> None:
+    """A tier that the node has is no help to such a lease, and says so."""
+    setting = Setting(1000, Requirement(), None, True, (), house.survey.found())
+    assert why_not(HookMeans(hook_files), setting) == "hook: not of what runs already"
 
 
 def test_the_sites_floor_is_demanded_of_every_request(house: House) -> None:
