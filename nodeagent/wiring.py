@@ -121,7 +121,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         idle=baselines.idle,
         names=BootFile(state_dir / NAMES, clock, named),
     )
-    ownership = Ownership(_slurm_conf(config, node), config.devices.owner)
+    ownership = Ownership(slurm_conf(config, node), config.devices.owner)
     survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, ownership.of)
     limits = AnchorLimits(
         ttl=config.defaults.ttl_seconds,
@@ -302,7 +302,7 @@ def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
     return (tree, None) if why is None else (None, f"{why}: leases are held by process")
 
 
-def _slurm_conf(config: settings.Config, node: Node) -> SlurmConf:
+def slurm_conf(config: settings.Config, node: Node) -> SlurmConf:
     """Slurm's files: a simulated node has its own, if any, and never this host's."""
     named, given = config.slurm.gres_conf, os.environ.get("SLURM_CONF")
     return SlurmConf(

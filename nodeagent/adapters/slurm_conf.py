@@ -104,6 +104,13 @@ class SlurmConf:
         node = node or files.node
         return parse(files.gres, node, files.counts_of(node), found)
 
+    def beside(self, name: str) -> tuple[Line, ...] | None:
+        """The lines of a file in slurm.conf's directory; None where it is not there. Raises OutsideFault."""
+        path = self._paths(self._slurm_conf)[1].with_name(name)
+        reader = _Reader(path.parent)
+        lines = tuple(reader.lines(path))
+        return None if reader.seen[path] is None else lines
+
     def _paths(self, slurm_conf: Path | None) -> tuple[Path, Path]:
         if self._gres_conf is not None:
             return self._gres_conf, slurm_conf or self._gres_conf.with_name(SLURM)

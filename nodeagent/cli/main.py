@@ -231,6 +231,52 @@ def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
 
 
 @cli.group()
+def slurm() -> None:
+    """Slurm's files: what they should hold on this node, and whether they do."""
+
+
+SIMULATE = click.option(
+    "--simulate", metavar="NAME|FILE", help="A machine file, instead of this node's GPUs."
+)
+NODE = click.option("--node", metavar="NAME", help="Slurm's name for the node, if not the host's.")
+
+
+@slurm.command("gres-conf")
+@CONFIG
+@SIMULATE
+@NODE
+@click.option("--shards", type=click.IntRange(1, 1024), help="Shards of each GPU, not what suits it best.")
+@click.option(
+    "--only", type=click.Choice(["gres.conf", "slurm.conf", "cgroup.conf"]), help="The lines of one file."
+)
+def slurm_gres_conf(
+    config_path: Path | None, simulate: str | None, node: str | None, shards: int | None, only: str | None
+) -> None:
+    """Print the lines of gres.conf, slurm.conf and cgroup.conf that share this node's GPUs."""
+    from nodeagent.cli.slurming import lines
+
+    for line in lines(config_path, simulate, node, shards, only):
+        click.echo(line)
+
+
+@slurm.command("check")
+@CONFIG
+@SIMULATE
+@NODE
+@SOCKET
+def slurm_check(
+    config_path: Path | None, simulate: str | None, node: str | None, socket: Path | None
+) -> None:
+    """Compare the site's files with what is here and running; exit 1 with warnings, 2 with failures."""
+    from nodeagent.cli.slurming import examine
+
+    findings = examine(config_path, simulate=simulate, node=node, socket=socket)
+    for finding in findings:
+        click.echo(f"{finding.level.name:4} {finding.what}: {finding.why}")
+    sys.exit(max(finding.level for finding in findings))
+
+
+@cli.group()
 def simulate() -> None:
     """Machine files: a node's sysfs in one file that the agent can run on."""
 
