@@ -141,6 +141,8 @@ def slurm_conf(setup: Setup) -> list[str]:
         f"Prolog={SCRIPTS}/prolog",
         f"Epilog={SCRIPTS}/epilog",
         f"TaskProlog={SCRIPTS}/task-prolog",
+        "# above the scripts' own deadlines, deadline and epilog_wait of prolog.conf",
+        "PrologEpilogTimeout=60",
         "# a job whose prolog failed is queued again, not held for an operator",
         f"SchedulerParameters={NO_HOLD}",
         "# processes are followed, and device files closed, by cgroup",
