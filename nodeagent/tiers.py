@@ -45,6 +45,7 @@ from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.grace import Grace, GracePeriods
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
+from nodeagent.service.job_effects import ByHome, Heirs, JobCgroupEffect, JobDmemEffect, JobOccupantsEffect
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Means
@@ -118,7 +119,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         partial(lit_connector, node.tree),
     )
     grace = GracePeriods(_grace(config.release), lost=ledger.lost)
-    effects = _effects(ground, dmem, kernel, grace)
+    effects = _effects(ground, ledger, dmem, kernel, grace)
     sources, tolerance = figures(node), config.release.leak_tolerance_bytes
     sampler = Sampler(ledger, ground.clock, survey, tree, sources)
     kfd, used = partial(sources.kfd, None), partial(used_bytes, node.tree)
@@ -177,18 +178,25 @@ def _kernel_tier(
 
 
 def _effects(
-    ground: Ground, dmem: DmemController | None, kernel: KernelTier | None, grace: GracePeriods
+    ground: Ground,
+    ledger: Ledger,
+    dmem: DmemController | None,
+    kernel: KernelTier | None,
+    grace: GracePeriods,
 ) -> dict[str, Effect]:
     tree = ground.tree
-    effects: dict[str, Effect] = {PROCESS: ProcessEffect(ground.clock, ground.in_use)}
+    clock, heirs = ground.clock, Heirs(ledger)
+    effects: dict[str, Effect] = {PROCESS: ProcessEffect(clock, ground.in_use)}
     if tree is not None:
+        cgroup, occupants = CgroupEffect(tree, ground.systemd), OccupantsEffect(tree, grace)
         effects |= {
-            CGROUP: CgroupEffect(tree, ground.systemd),
-            OCCUPANTS: OccupantsEffect(tree, grace),
-            ADOPTED: AdoptedEffect(tree, ground.clock),
+            CGROUP: ByHome(cgroup, JobCgroupEffect(tree, clock, heirs)),
+            OCCUPANTS: ByHome(occupants, JobOccupantsEffect(tree, clock, heirs, grace)),
+            ADOPTED: AdoptedEffect(tree, clock),
         }
         if dmem is not None:
-            effects[DMEM] = DmemEffect(tree, dmem, kernel)
+            job = JobDmemEffect(tree, dmem, clock, heirs, kernel)
+            effects[DMEM] = ByHome(DmemEffect(tree, dmem, kernel), job)
     return effects
 
 

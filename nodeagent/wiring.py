@@ -57,11 +57,11 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.sidecars import Sidecars
-from nodeagent.service.slurm import Slurm
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Uevents
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
+from nodeagent.slurm import Base, build_jobs
 from nodeagent.tiers import Ground, Node, build_tiers, figures, used_bytes
 
 LEDGER, BASELINES, NAMES = "ledger.sqlite3", "baselines", "names"
@@ -121,21 +121,13 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         idle=baselines.idle,
         names=BootFile(state_dir / NAMES, clock, named),
     )
-    ownership = Ownership(slurm_conf(config, node), config.devices.owner)
-    survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, ownership.of)
-    limits = AnchorLimits(
-        ttl=config.defaults.ttl_seconds,
-        max_ttl=config.defaults.max_ttl_seconds,
-        start=config.defaults.start_seconds,
-    )
-    anchors = Anchors(limits, clock, tree)
-    changes, locks = Changes(), LeaseLocks()
-    owner_of = Subuids().owner
+    conf = slurm_conf(config, node)
+    owned = Ownership(conf, config.devices.owner).of
+    survey = Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, owned)
+    anchors = Anchors(_anchor_limits(config), clock, tree)
+    changes, locks, owner_of = Changes(), LeaseLocks(), Subuids().owner
     quotas = Quotas(_quota_limits(config), clock, owner_of)
-
-    def in_use(pid: int) -> bool:
-        return gpu_in_use(pid, node.root / "sys/class/kfd/kfd/proc")
-
+    in_use = partial(gpu_in_use, kfd_proc_root=node.root / "sys/class/kfd/kfd/proc")
     systemd = find_systemd(tree.mount) if tree else None
     hook = HookFiles(instance(state_dir).removesuffix(".slice"))
     sidecars = Sidecars(SidecarFiles(instance(state_dir).removesuffix(".slice")), ledger, clock, tree)
@@ -154,12 +146,33 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         tiers.obstacles.gather,
     )
     planner = Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory)))
-    placer = Placer(planner, config.defaults.shared_cu)
-    booker = Booker(ledger, clock, survey, anchors, quotas, planner, placer)
+    booker = Booker(
+        ledger, clock, survey, anchors, quotas, planner, Placer(planner, config.defaults.shared_cu)
+    )
     granter = Granter(
         ledger, survey, anchors, booker, planner, journal, releaser, locks, changes, sidecars.keep
     )
     differences = Differences(ledger, clock, tree, systemd, hook, sidecars)
+    attacher = Attacher(
+        ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, sidecars.keep
+    )
+    jobs = build_jobs(
+        config.slurm,
+        Base(
+            ledger=ledger,
+            clock=clock,
+            tree=tree,
+            conf=conf,
+            survey=survey,
+            granter=granter,
+            releaser=releaser,
+            attacher=attacher,
+            changes=changes,
+            locks=locks,
+            effects=tiers.effects,
+            doubts=differences.strangers,
+        ),
+    )
     reconciler = Reconciler(
         ledger,
         clock,
@@ -171,7 +184,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         differences,
         tree,
         Periods(quarantine=config.release.retry_seconds),
-        looks=tiers.looks,
+        looks={**tiers.looks, **jobs.looks},
         uevents=(
             Uevents(UeventSocket(), clock, ledger, survey, releaser, changes) if node.announced else None
         ),
@@ -182,9 +195,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             clock=clock,
             survey=survey,
             granter=granter,
-            attacher=Attacher(
-                ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, sidecars.keep
-            ),
+            attacher=attacher,
             launcher=Launcher(
                 ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered, sidecars.keep
             ),
@@ -194,8 +205,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             told=journal.told,
             left=tiers.shared_memory.view if tiers.shared_memory else None,
             tiers=planner.tiers,
-            strangers=differences.strangers,
-            slurm=Slurm(),
+            unready=jobs.readiness.why_not,
+            slurm=jobs.slurm,
         )
     )
     app = create_app(
@@ -317,6 +328,11 @@ def _watch_policy(config: settings.Config) -> WatchPolicy:
     return WatchPolicy(
         watch.seconds, watch.on_overuse == "kill", watch.tolerance_percent, watch.stalled_seconds
     )
+
+
+def _anchor_limits(config: settings.Config) -> AnchorLimits:
+    defaults = config.defaults
+    return AnchorLimits(defaults.ttl_seconds, defaults.max_ttl_seconds, defaults.start_seconds)
 
 
 def _quota_limits(config: settings.Config) -> QuotaLimits:

@@ -23,9 +23,16 @@ class Attached:
 
 
 def attach(
-    tree: CgroupTree, cgroup: OpenCgroup, peer: Peer, *, gpu_in_use: Callable[[int], bool]
+    tree: CgroupTree,
+    cgroup: OpenCgroup,
+    peer: Peer,
+    *,
+    gpu_in_use: Callable[[int], bool],
+    leaves: str | None = None,
 ) -> Attached:
     """Move *peer* into *cgroup*; a peer that is in it or below it already stays.
+
+    *leaves* is a cgroup that the peer may leave: of the daemon that started it, and confines it to nothing.
 
     Raises:
         NotAllowed: the peer is gone, is no longer the user that connected, holds GPU memory already, or would
@@ -35,7 +42,7 @@ def attach(
     check_identity(peer)
     previous = tree.cgroup_of(peer.pid)
     if not _inside(cgroup, previous):
-        check_confinement(tree, cgroup, previous)
+        check_confinement(tree, cgroup, previous, leaves)
         _check_gpu(peer, gpu_in_use)
         _move(tree, cgroup, peer, previous, gpu_in_use)
     start_time = start_time_of(peer.pid)
@@ -88,12 +95,14 @@ def _check_gpu(peer: Peer, gpu_in_use: Callable[[int], bool]) -> None:
         )
 
 
-def check_confinement(tree: CgroupTree, cgroup: OpenCgroup, previous: str | None) -> None:
+def check_confinement(
+    tree: CgroupTree, cgroup: OpenCgroup, previous: str | None, leaves: str | None = None
+) -> None:
     """Refuse to take the peer out of a job or container, or from under a limit: threat 9."""
     if previous is None:
         raise NotAllowed("the peer's cgroup is not below the agent's cgroup2 mount")
     confines = nest_below(previous)
-    if confines is not None and not f"{cgroup.path}/".startswith(f"{confines}/"):
+    if confines not in (None, leaves) and not f"{cgroup.path}/".startswith(f"{confines}/"):
         raise NotAllowed(
             f"the peer is confined to {confines}; take the lease from in there, so that it nests"
         )

@@ -72,8 +72,10 @@ class CgroupTree:
             return str(fault)
         return None
 
-    def create(self, lease_id: int, parent: str | None = None) -> CgroupRef:
+    def create(self, lease_id: int, parent: str | None = None, name: str | None = None) -> CgroupRef:
         """Make the cgroup of *lease_id*, in the instance's subtree or below *parent*; again is harmless.
+
+        *name* is what it is called there where that is for another to say, as Slurm does of its jobs'.
 
         Raises:
             OutsideFault: the kernel refuses, or the name is taken by a cgroup that somebody else made.
@@ -81,7 +83,7 @@ class CgroupTree:
         """
         if parent is None:
             self._make("/", self.instance[1:]).close()
-        with self._make(parent or self.instance, self.name(lease_id)) as made:
+        with self._make(parent or self.instance, name or self.name(lease_id)) as made:
             return made.ref
 
     def scratch(self, name: str) -> CgroupRef:
@@ -90,10 +92,10 @@ class CgroupTree:
         with self._make(self.instance, name) as made:
             return made.ref
 
-    def find(self, lease_id: int, parent: str | None = None) -> CgroupRef | None:
+    def find(self, lease_id: int, parent: str | None = None, name: str | None = None) -> CgroupRef | None:
         """The cgroup that `create` made with these arguments, if it exists and is the agent's own."""
         try:
-            with self._open(_join(parent or self.instance, self.name(lease_id))) as found:
+            with self._open(_join(parent or self.instance, name or self.name(lease_id))) as found:
                 return found.ref if found.owner == os.geteuid() else None
         except FileNotFoundError:
             return None

@@ -84,6 +84,12 @@ class DmemController:
         with self._tree.open(ref) as cgroup:
             self._set(cgroup, "dmem.max", region, limit_bytes)
 
+    def lift(self, ref: CgroupRef, region: str) -> None:
+        """Take back what `limit` did to *region* of the cgroup *ref*. Raises as that does."""
+        with self._tree.open(ref) as cgroup:
+            self._set(cgroup, "dmem.min", region, 0)
+            self._set(cgroup, "dmem.max", region, None)
+
     def limits(self, ref: CgroupRef) -> dict[str, int | None]:
         """``dmem.max`` of the cgroup *ref* by region; None: unlimited."""
         return self._table(ref, "dmem.max")

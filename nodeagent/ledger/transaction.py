@@ -82,10 +82,12 @@ class Transaction(Records):
         placed: Sequence[PlacedSlice] = (),
         wait_until_ns: int | None = None,
         charged_uid: int | None = None,
+        asker_uid: int | None = None,
     ) -> int:
         """Open a QUEUED lease without slices, or a PREPARING one that holds *placed*; returns its id.
 
-        *charged_uid* is whose limits it uses up, by default the holder's.
+        *charged_uid* is whose limits it uses up, *asker_uid* among whose request ids *request_id* is; unless
+        told otherwise both are the holder.
 
         Raises:
             LedgerConflict: something of *placed* is held already, or the request id is in use.
@@ -114,7 +116,7 @@ class Transaction(Records):
         )
         self._write(insert(anchors).values(lease=lease_id, **rows.anchor_values(anchor)))
         if request_id is not None:
-            self._remember(lease_id, holder.uid, request_id, digest)
+            self._remember(lease_id, holder.uid if asker_uid is None else asker_uid, request_id, digest)
         self._hold(lease_id, placed)
         return lease_id
 

@@ -52,7 +52,7 @@ class AgentParts:
     told: Callable[[int], Told | None]
     left: Callable[[Lease], Left] | None
     tiers: Callable[[], tuple[Tier, ...]]
-    strangers: Callable[[], tuple[str, ...]]
+    unready: Callable[[], str | None]
     slurm: Slurm
 
 
@@ -68,11 +68,7 @@ class Agent:
 
     def unready(self) -> str | None:
         """Why no new lease is granted, or None."""
-        health = self._parts.ledger.health()
-        if not health.writable:
-            return f"the ledger takes no grants: {health.reason}"
-        strangers = self._parts.strangers()
-        return "; ".join(strangers[:4]) if strangers else None
+        return self._parts.unready()
 
     def node(self) -> NodeView:
         """The node document; it answers, and says what is wrong, also when the ledger cannot be read."""

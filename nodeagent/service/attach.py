@@ -17,6 +17,7 @@ from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.changes import Changes
+from nodeagent.service.job_effects import in_job
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
 from nodeagent.service.plan import Planner
@@ -63,17 +64,25 @@ class Attacher:
         with self._locks.of(lease_id):
             lease = own_active(self._ledger, caller, lease_id)
             _check_open(lease)
-            anchor = self._enter(caller, lease)
-            self._entered(lease_id, caller.pid)
-            with self._ledger.write(release=True) as tx:
-                if anchor.pid is not None:
-                    self._hold_for(tx, lease_id, anchor)
-                if not lease.anchor.armed:
-                    tx.set_anchor(lease_id, self._anchors.armed(anchor))
-                tx.event("attached", uid=caller.uid, lease=lease_id, data={"pid": caller.pid})
+            self._admit(lease, _peer(caller))
         self._keep(lease_id)
         self._changes.announce(lease_id)
         return self._read(lease_id)
+
+    def bring(self, lease_id: int, process: Peer, leaves: str | None) -> None:
+        """Move a *process* of the lease's holder into it, which may leave the cgroup *leaves* for that.
+
+        In it already is well, and not told again. Raises what `attach` does, but for who may ask.
+        """
+        with self._locks.of(lease_id):
+            lease = _active(self._ledger, lease_id)
+            _check_open(lease)
+            ref = cgroup_in(self._ledger.effects(lease_id))
+            if ref is not None and self._tree and _inside(self._tree.cgroup_of(process.pid), ref):
+                return
+            self._admit(lease, process, leaves)
+        self._keep(lease_id)
+        self._changes.announce(lease_id)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None) -> Lease:
         """Count the lease's time from now again.
@@ -92,15 +101,26 @@ class Attacher:
         self._changes.announce(lease_id)
         return self._read(lease_id)
 
-    def _enter(self, caller: Caller, lease: Lease) -> Anchor:
+    def _admit(self, lease: Lease, peer: Peer, leaves: str | None = None) -> None:
+        """Move *peer* in, and write it down."""
+        anchor = self._enter(peer, lease, leaves)
+        self._entered(lease.id, peer.pid)
+        with self._ledger.write(release=True) as tx:
+            if anchor.pid is not None:
+                self._hold_for(tx, lease.id, anchor)
+            if not lease.anchor.armed:
+                tx.set_anchor(lease.id, self._anchors.armed(anchor))
+            tx.event("attached", uid=peer.uid, lease=lease.id, data={"pid": peer.pid})
+
+    def _enter(self, peer: Peer, lease: Lease, leaves: str | None) -> Anchor:
         if lease.cgroup is None or self._tree is None:
-            start = start_time_of(caller.pid)
+            start = start_time_of(peer.pid)
             if start is None:
-                raise NotAllowed(f"process {caller.pid} has ended")
-            return replace(lease.anchor, pid=caller.pid, start_time=start)
+                raise NotAllowed(f"process {peer.pid} has ended")
+            return replace(lease.anchor, pid=peer.pid, start_time=start)
         try:
-            with self._tree.open(self._ref(lease)) as cgroup:
-                attach(self._tree, cgroup, self._peer(caller), gpu_in_use=self._gpu_in_use)
+            with self._tree.open(self._ref(lease, peer, self._tree)) as cgroup:
+                attach(self._tree, cgroup, peer, gpu_in_use=self._gpu_in_use, leaves=leaves)
         except FileNotFoundError:
             raise StaleLease(f"the cgroup of lease {lease.id} is gone") from None
         return replace(lease.anchor, pid=None, start_time=None)
@@ -111,15 +131,15 @@ class Attacher:
         if not any(known.arguments == effect.arguments for known in tx.effects(lease_id)):
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
 
-    def _ref(self, lease: Lease) -> CgroupRef:
-        ref = cgroup_in(self._ledger.effects(lease.id))
+    def _ref(self, lease: Lease, peer: Peer, tree: CgroupTree) -> CgroupRef:
+        journal = self._ledger.effects(lease.id)
+        ref = cgroup_in(journal)
         if ref is None:
             raise StaleLease(f"lease {lease.id} has no cgroup on record")
+        # A process in the job's cgroup itself would keep Slurm from dividing it among its steps.
+        if any(in_job(one.arguments) for one in journal) and not _inside(tree.cgroup_of(peer.pid), ref):
+            raise NotAllowed(f"lease {lease.id} is a Slurm job's: enter the job with srun, or log in to it")
         return ref
-
-    @staticmethod
-    def _peer(caller: Caller) -> Peer:
-        return Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
 
     def _read(self, lease_id: int) -> Lease:
         return _known(self._ledger, lease_id)
@@ -127,13 +147,25 @@ class Attacher:
 
 def own_active(ledger: Ledger, caller: Caller, lease_id: int) -> Lease:
     """The caller's lease, while it is active. Raises NotAllowed, StaleLease or UnknownThing."""
+    must_own(caller, _known(ledger, lease_id))
+    return _active(ledger, lease_id)
+
+
+def _active(ledger: Ledger, lease_id: int) -> Lease:
     lease = _known(ledger, lease_id)
-    must_own(caller, lease)
     if lease.state in (LeaseState.QUEUED, LeaseState.PREPARING):
         raise NotAllowed(f"lease {lease_id} is still {lease.state}")
     if lease.state is not LeaseState.ACTIVE:
         raise StaleLease(f"lease {lease_id} is {lease.state}: {lease.reason or 'it has ended'}")
     return lease
+
+
+def _peer(caller: Caller) -> Peer:
+    return Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
+
+
+def _inside(path: str | None, ref: CgroupRef) -> bool:
+    return path is not None and f"{path}/".startswith(f"{ref.path}/")
 
 
 def _known(ledger: Ledger, lease_id: int) -> Lease:

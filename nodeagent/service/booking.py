@@ -64,7 +64,7 @@ class Booker:
         self._quotas.take_token(caller)
         anchor = self._anchors.open(order.anchor, caller)
         draft = self._placer.draft(
-            caller.uid,
+            (order.behalf or caller).uid,
             Asker(order.holder_kind, caller.administrator),
             self._survey.inventory(),
             self._ledger.held(),
@@ -79,7 +79,7 @@ class Booker:
             placed = self._admit(tx, caller, draft)
             if isinstance(placed, Refusal):
                 blockers = {"blockers": list(placed.blockers)}
-                tx.event("refused", uid=caller.uid, reason=placed.code, data=blockers)
+                tx.event("refused", uid=draft.uid, reason=placed.code, data=blockers)
                 return placed
             return Booked(self._open(tx, caller, order, anchor, draft, placed), fresh=True)
 
@@ -119,12 +119,14 @@ class Booker:
     def _open(
         self, tx: Transaction, caller: Caller, order: Order, anchor: Anchor, draft: Draft, placed: Placed
     ) -> Lease:
+        whose = order.behalf or caller
         wait_until_ns = None if placed else self._clock.boot_ns() + order.wait_seconds * SECOND_NS
         lease_id = tx.open_lease(
             state=LeaseState.PREPARING if placed else LeaseState.QUEUED,
-            holder=Holder(order.holder_kind, order.holder_id, caller.uid),
-            gid=caller.gid,
+            holder=Holder(order.holder_kind, order.holder_id, whose.uid),
+            gid=whose.gid,
             charged_uid=self._quotas.charged(caller),
+            asker_uid=caller.uid,
             anchor=anchor,
             request=order.request,
             request_id=order.request_id,
@@ -132,12 +134,14 @@ class Booker:
             placed=placed,
             wait_until_ns=wait_until_ns,
         )
-        for effect in self._planner.home(lease_id, caller, anchor, adopted=order.anchor.adopts):
+        for effect in self._planner.home(
+            lease_id, caller, anchor, adopted=order.anchor.adopts, behalf=order.behalf
+        ):
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
         if placed:
             self._grant(tx, lease_id, draft, placed)
         else:
-            tx.event("queued", uid=caller.uid, lease=lease_id)
+            tx.event("queued", uid=draft.uid, lease=lease_id)
         lease = tx.lease(lease_id)
         if lease is None:
             raise LedgerUnavailable(f"lease {lease_id} vanished inside its own transaction")

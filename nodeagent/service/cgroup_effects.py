@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.dmem import DmemController
@@ -18,6 +18,7 @@ from nodeagent.service.effects import Arguments, Evidence, Pending, Wait
 from nodeagent.service.grace import Grace, GracePeriods
 
 CGROUP, DMEM, OCCUPANTS, PROCESS, ADOPTED = "cgroup", "dmem", "occupants", "process", "adopted"
+_HOME = ("lease", "parent", "name", "also", "boot_id")
 
 
 def ref_of(evidence: Evidence) -> CgroupRef | None:
@@ -32,18 +33,41 @@ def cgroup_in(journal: Iterable[EffectRecord]) -> CgroupRef | None:
     return next((ref_of(record.evidence or {}) for record in journal if record.kind == CGROUP), None)
 
 
+def home_of(arguments: Arguments) -> dict[str, Any]:
+    """Where the lease's cgroup is, from the arguments of its first effect: for those that follow."""
+    return {name: arguments[name] for name in _HOME if name in arguments}
+
+
+def find(tree: CgroupTree, arguments: Arguments) -> CgroupRef | None:
+    """The cgroup that an effect of *arguments* is about, by its name: of several the one that is in use."""
+    names = (arguments.get("name"), *arguments.get("also", ()))
+    lease, parent = int(arguments["lease"]), arguments["parent"]
+    refs = [ref for name in names if (ref := tree.find(lease, parent, name)) is not None]
+    used = (ref for ref in refs[1:] if populated(tree, ref)) if len(refs) > 1 else ()
+    return next(iter(used), refs[0] if refs else None)
+
+
+def populated(tree: CgroupTree, ref: CgroupRef) -> bool:
+    """Whether somebody is in the recorded cgroup; nobody is in one that is gone."""
+    try:
+        with tree.open(ref) as cgroup:
+            return cgroup.populated()
+    except FileNotFoundError:
+        return False
+
+
 def recorded(tree: CgroupTree, arguments: Arguments, evidence: Evidence) -> CgroupRef | None:
     """The lease's cgroup, by name where the journal does not know it.
 
     That is so after a crash, when nobody can be in it, and after the restore of a backup from before the
     lease was active, when somebody can.
     """
-    return ref_of(evidence) or tree.find(int(arguments["lease"]), arguments["parent"])
+    return ref_of(evidence) or find(tree, arguments)
 
 
 def found(tree: CgroupTree, arguments: Arguments) -> Evidence:
     """Path and inode of the cgroup that the lease's first effect has just made."""
-    ref = tree.find(int(arguments["lease"]), arguments["parent"])
+    ref = find(tree, arguments)
     if ref is None:
         raise OutsideFault(f"cgroup of lease {arguments['lease']}", "vanished while the lease was prepared")
     return {"path": ref.path, "inode": ref.inode}

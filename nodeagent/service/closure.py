@@ -16,7 +16,7 @@ from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import Lease
 from nodeagent.domain.records import EffectRecord
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, DMEM, PROCESS
+from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, DMEM, PROCESS, find
 from nodeagent.service.survey import Survey
 
 log = structlog.get_logger()
@@ -128,7 +128,7 @@ class Closing:
                 own = (record.evidence or {}).get("path")
                 if shared:
                     found.append((str(told["parent"]), False))
-                elif ref := self._tree.find(int(str(told["lease"])), str(told["parent"])):
+                elif ref := find(self._tree, told):
                     found.append((ref.path, True))
                 elif own is not None:
                     found.append((str(own), True))

@@ -9,6 +9,7 @@ from nodeagent.domain.guarantee import Hold, Memory
 from nodeagent.domain.lease import PlacedSlice
 from nodeagent.service.cgroup_effects import DMEM
 from nodeagent.service.effects import Planned
+from nodeagent.service.job_effects import in_job
 from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
@@ -54,6 +55,8 @@ class KernelMeans:
         parent = setting.cgroup["parent"]
         if parent is None or self._dmem.divisible(parent):
             return [Planned(DMEM, arguments)]
+        if in_job(arguments):
+            return []
         # The job runs beside its lease, in the parent itself, where no child can have a limit. The closure
         # then holds the whole job at what its leases hold.
         return [Planned(DMEM, {**arguments, "shared": True})] if self._holds(regions) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from nodeagent.domain.records import EffectRecord
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import DMEM, ref_of
 from nodeagent.service.closure import Closing
+from nodeagent.service.job_effects import in_job, keeps_job
 from nodeagent.service.survey import Survey
 
 log = structlog.get_logger()
@@ -138,7 +140,8 @@ class KernelTier:
         wanted = {str(region): int(limit) for region, limit in told.items()}
         try:
             held = self._dmem.limits(ref)
-            lost = {region: limit for region, limit in wanted.items() if held.get(region) != limit}
+            keeps = keeps_job if in_job(record.arguments) else operator.eq
+            lost = {region: limit for region, limit in wanted.items() if not keeps(held.get(region), limit)}
             if lost:
                 self._dmem.enable(ref.path)
                 for region, limit in lost.items():

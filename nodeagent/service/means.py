@@ -17,8 +17,8 @@ from nodeagent.service.orders import Tier
 class Setting:
     """What a lease is about to be given, for a means to say what it adds.
 
-    *cgroup* is ``{"lease": id, "parent": path or None}``, as `CgroupTree.find` takes it; None where the lease
-    has no cgroup of the agent's: an *adopted* one, or a node without cgroup2.
+    *cgroup* is ``{"lease": id, "parent": path or None}``, as `CgroupTree.find` takes it, for a job's own with
+    its ``"name"`` (see `job_effects`); None where the lease has none: an *adopted* one, or without cgroup2.
     """
 
     uid: int

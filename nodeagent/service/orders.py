@@ -37,6 +37,27 @@ class AnchorOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedCgroup:
+    """The cgroup *name* in *parent* that a holder has of its own: its manager's to make and to end, too.
+
+    *also*: what else its manager may turn out to call it.
+    """
+
+    parent: str
+    name: str
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Behalf:
+    """Whose the lease is that an administrator asks for, and where that one runs; None: the agent says."""
+
+    uid: int
+    gid: int
+    home: NamedCgroup | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """One POST /v1/leases, checked field by field; the caller's rights are checked by `grant`."""
 
@@ -47,6 +68,7 @@ class Order:
     request_id: str | None
     digest: str  # of the body; the same request id with another digest is KeyReused
     wait_seconds: int = 0
+    behalf: Behalf | None = None  # None: the caller asks for itself
 
 
 @dataclass(frozen=True, slots=True)

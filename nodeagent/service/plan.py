@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from nodeagent.adapters.cgroup import CgroupTree, nest_below
 from nodeagent.adapters.limits import effective_limits
@@ -15,18 +15,11 @@ from nodeagent.domain.guarantee import Guarantee, Requirement
 from nodeagent.domain.lease import Anchor, AnchorKind, PlacedSlice
 from nodeagent.domain.records import EffectRecord
 from nodeagent.domain.request import Request
-from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, OCCUPANTS, PROCESS
+from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, OCCUPANTS, PROCESS, home_of
 from nodeagent.service.effects import Planned
+from nodeagent.service.job_effects import job_home
 from nodeagent.service.means import Means, Setting, why_not
-from nodeagent.service.orders import Caller, Tier
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """Where a lease's cgroup goes: below *parent* (None: the agent's own subtree), with *limits* copied."""
-
-    parent: str | None
-    limits: dict[str, str]
+from nodeagent.service.orders import Behalf, Caller, Tier
 
 
 class Planner:
@@ -49,7 +42,15 @@ class Planner:
         self._clock = clock
         self._floor = floor or Requirement()
 
-    def home(self, lease_id: int, caller: Caller, anchor: Anchor, *, adopted: bool) -> list[Planned]:
+    def home(
+        self,
+        lease_id: int,
+        caller: Caller,
+        anchor: Anchor,
+        *,
+        adopted: bool,
+        behalf: Behalf | None = None,
+    ) -> list[Planned]:
         """The first effects, known from who asks: where the holder runs, or what is watched instead."""
         if adopted and anchor.cgroup is not None:
             return [
@@ -63,8 +64,8 @@ class Planner:
         if anchor.kind is AnchorKind.PROCESS and anchor.armed and anchor.pid is not None:
             planned.append(self.process(anchor.pid, anchor.start_time or 0, strict=False))
         if self._tree is not None:
-            home = self._home(self._tree, caller)
-            planned.append(Planned(CGROUP, {"lease": lease_id, "parent": home.parent, "limits": home.limits}))
+            home = self._home(self._tree, caller, behalf)
+            planned.append(Planned(CGROUP, {"lease": lease_id, **home}))
         return planned
 
     def unmet(
@@ -105,9 +106,7 @@ class Planner:
         Occupants come last, so that they are gone before anything that holds them is undone.
         """
         home = next((record for record in journal if record.kind == CGROUP), None)
-        cgroup = (
-            None if home is None else {"lease": home.arguments["lease"], "parent": home.arguments["parent"]}
-        )
+        cgroup = None if home is None else home_of(home.arguments)
         adopted = adopted_by(journal)
         setting = Setting(uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory)
         planned = [effect for means in self._means for effect in means.plan(lease_id, setting)]
@@ -130,14 +129,16 @@ class Planner:
     def _demanded(self, request: Request) -> Requirement:
         return request.require.and_floor(self._floor)
 
-    @staticmethod
-    def _home(tree: CgroupTree, caller: Caller) -> Home:
+    def _home(self, tree: CgroupTree, caller: Caller, behalf: Behalf | None) -> dict[str, Any]:
+        """Where the cgroup goes: below *parent* (None: in the agent's own subtree), with *limits* copied."""
+        if behalf is not None and behalf.home is not None:
+            return job_home(tree, behalf.home, self._clock)
         current = tree.cgroup_of(caller.pid)
         if current is not None and not current.isprintable():
             raise NotAllowed("the caller's cgroup has a name that cannot be recorded: ask from another one")
-        parent = nest_below(current)
+        parent = None if behalf is not None else nest_below(current)
         limits = {} if parent is not None or current is None else effective_limits(tree, current).to_json()
-        return Home(parent, limits)
+        return {"parent": parent, "limits": limits}
 
 
 def adopted_by(journal: Sequence[EffectRecord]) -> bool:

@@ -19,6 +19,7 @@ from nodeagent.domain.guarantee import Hold
 from nodeagent.domain.watch import KfdUse
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Wait
+from nodeagent.service.job_effects import in_job
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 from nodeagent.service.owners import owners
@@ -110,7 +111,9 @@ class VramMeans:
         return Hold()
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
-        counted = self._counted() if setting.cgroup is not None and not setting.adopted else frozenset()
+        # A job's cgroup goes before the job's lease does, and with it what counted.
+        lasts = setting.cgroup is not None and not setting.adopted and not in_job(setting.cgroup)
+        counted = self._counted() if lasts else frozenset()
         pools: dict[str, dict[str, Any]] = {}
         for one in setting.placed:
             pool = setting.inventory.pool(one.pool)

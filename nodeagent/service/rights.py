@@ -37,6 +37,8 @@ def must_be_allowed(caller: Caller, order: Order) -> None:
         raise NotAllowed("holder.id: a process holds only for itself, or for one that it adopts")
     if caller.administrator:
         return
+    if order.behalf is not None:
+        raise NotAllowed("only an administrator may ask on behalf of another user")
     if owns_nothing(caller):
         raise NotAllowed("root of another namespace is not this node's root: ask as the user on the node")
     if order.holder_kind in (HolderKind.SLURM, HolderKind.DOCKER):

@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
-from nodeagent.domain.slurm import Verdict, Word
+from dataclasses import dataclass
+
+from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.slurm import Verdict, Word, job_of, number, parse_environment
+from nodeagent.service.epilog import Epilog
 from nodeagent.service.orders import Caller
+from nodeagent.service.prolog import Prolog
+from nodeagent.service.readiness import Readiness
 from nodeagent.service.rights import must_administer
+from nodeagent.service.tasks import NONE, Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmParts:
+    """What the scripts' calls go to."""
+
+    prolog: Prolog
+    epilog: Epilog
+    tasks: Tasks
+    readiness: Readiness
 
 
 class Slurm:
-    """The three calls of Slurm's scripts; bodies are environments as the kernel has them."""
+    """The three calls of Slurm's scripts; bodies are environments as the kernel has them.
+
+    Without *parts* no job has a lease here.
+    """
+
+    def __init__(self, parts: SlurmParts | None = None) -> None:
+        self._parts = parts
 
     def prolog(self, caller: Caller, body: bytes, wait_seconds: float = 0) -> Verdict:
-        """Give a job that is about to start its lease."""
+        """Give a job that is about to start its lease.
+
+        Raises:
+            InvalidField: no environment that Slurm gives a prolog.
+            LedgerUnavailable: nothing is granted now.
+        """
         must_administer(caller)
-        return Verdict(Word.NONE)
+        job = job_of(parse_environment(body))
+        if self._parts is None or not job.gpus:
+            return Verdict(Word.NONE)
+        self._parts.readiness.check()
+        return self._parts.prolog.run(caller, job, wait_seconds)
 
     def epilog(self, caller: Caller, body: bytes, wait_seconds: float = 0) -> Verdict:
-        """Take back the lease of a job that ended."""
+        """Take back the lease of a job that ended. Raises InvalidField."""
         must_administer(caller)
-        return Verdict(Word.NONE)
+        job = job_of(parse_environment(body))
+        if job.at_ns is None:
+            raise InvalidField("GPULEASE_AT", "has to be there: it tells this run from a later one")
+        if self._parts is None:
+            return Verdict(Word.NONE)
+        return self._parts.epilog.run(job, uid=caller.uid, wait_seconds=wait_seconds)
 
     def task(self, caller: Caller, body: bytes) -> tuple[str, ...]:
-        """Let a task of a job into the job's lease; the lines that Slurm's TaskProlog understands."""
-        return (Word.NONE,)
+        """Let a task of a job into the job's lease; the lines that Slurm's TaskProlog understands.
+
+        Raises:
+            InvalidField: no environment that Slurm gives a task-prolog.
+            NotAllowed, OutsideFault: the task must not run, for it is not held by its job's lease.
+        """
+        told = parse_environment(body)
+        for name in ("SLURM_JOB_ID", "SLURM_HET_JOB_ID", "SLURM_TASK_PID"):
+            number(told, name)
+        return NONE if self._parts is None else self._parts.tasks.enter(caller, told)

@@ -18,7 +18,8 @@ from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
 from nodeagent.adapters.sidecar_files import SidecarFiles
-from nodeagent.config import Closure, Config, Release, State
+from nodeagent.adapters.slurm_conf import SlurmConf
+from nodeagent.config import Closure, Config, Release, Slurm, State
 from nodeagent.domain.baseline import Baseline
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import OutsideFault
@@ -44,9 +45,9 @@ from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.release import Releaser
 from nodeagent.service.sidecars import Sidecars
-from nodeagent.service.slurm import Slurm
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source, Uevents
+from nodeagent.slurm import Base, build_jobs
 from nodeagent.tiers import Ground, Node, build_tiers
 
 GIB = 1 << 30
@@ -86,7 +87,7 @@ class House:
         source: Source | None = None,
         owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,
     ) -> None:
-        self.root, self.clock, self.tree = root, clock, tree
+        self.state, self.root, self.clock, self.tree = state, root, clock, tree
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
         node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
         self.baselines = Baselines(BootFile(state / "baselines", clock, Baseline.of))
@@ -101,14 +102,15 @@ class House:
         self.changes = Changes()
         locks = self.locks = LeaseLocks()
         self.anchors = Anchors(AnchorLimits(), clock, tree)
-        site = {"release": KILL, "closure": OPEN, **(config or {})}
+        site = {"release": KILL, "closure": OPEN, "slurm": Slurm(spool=state / "spool"), **(config or {})}
         settings = Config(state=State(directory=state), **site)
         absent = HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
         self.hook = hook or absent
         ground = Ground(node, clock, tree, None, self.hook, self.in_use, self.baselines.idle)
         self.tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
-        self.journal = Journal(self.ledger, {**self.tiers.effects, **scripted})
+        effects = {**self.tiers.effects, **scripted}
+        self.journal = Journal(self.ledger, effects)
         self.releaser = Releaser(
             self.ledger,
             self.journal,
@@ -146,6 +148,26 @@ class House:
             self.sidecars.keep,
         )
         self.differences = Differences(self.ledger, clock, tree, None, self.hook, self.sidecars)
+        attacher = Attacher(
+            self.ledger, tree, self.planner, self.anchors, self.quotas, locks, self.changes, self.in_use
+        )
+        self.jobs = build_jobs(
+            settings.slurm,
+            Base(
+                ledger=self.ledger,
+                clock=clock,
+                tree=tree,
+                conf=SlurmConf(standard=(root / "etc/slurm",)),
+                survey=self.survey,
+                granter=self.granter,
+                releaser=self.releaser,
+                attacher=attacher,
+                changes=self.changes,
+                locks=locks,
+                effects=effects,
+                doubts=self.differences.strangers,
+            ),
+        )
         self.uevents = (
             Uevents(source, clock, self.ledger, self.survey, self.releaser, self.changes) if source else None
         )
@@ -160,7 +182,7 @@ class House:
             self.differences,
             tree,
             periods,
-            looks=self.tiers.looks,
+            looks={**self.tiers.looks, **self.jobs.looks},
             uevents=self.uevents,
         )
         self.agent = Agent(
@@ -169,16 +191,7 @@ class House:
                 clock=clock,
                 survey=self.survey,
                 granter=self.granter,
-                attacher=Attacher(
-                    self.ledger,
-                    tree,
-                    self.planner,
-                    self.anchors,
-                    self.quotas,
-                    locks,
-                    self.changes,
-                    self.in_use,
-                ),
+                attacher=attacher,
                 launcher=Launcher(self.ledger, tree, None, self.anchors, self.quotas, locks, self.changes),
                 releaser=self.releaser,
                 changes=self.changes,
@@ -186,8 +199,8 @@ class House:
                 told=self.journal.told,
                 left=self.tiers.shared_memory.view if self.tiers.shared_memory else None,
                 tiers=self.planner.tiers,
-                strangers=self.differences.strangers,
-                slurm=Slurm(),
+                unready=self.jobs.readiness.why_not,
+                slurm=self.jobs.slurm,
             )
         )
 
