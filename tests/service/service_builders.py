@@ -87,7 +87,7 @@ class House:
         source: Source | None = None,
         owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,
     ) -> None:
-        self.state, self.root, self.clock, self.tree = state, root, clock, tree
+        self.root, self.clock, self.tree, self.spool = root, clock, tree, state / "spool"
         self.ledger = Ledger(state / "ledger.sqlite3", clock)
         node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
         self.baselines = Baselines(BootFile(state / "baselines", clock, Baseline.of))
@@ -102,7 +102,7 @@ class House:
         self.changes = Changes()
         locks = self.locks = LeaseLocks()
         self.anchors = Anchors(AnchorLimits(), clock, tree)
-        site = {"release": KILL, "closure": OPEN, "slurm": Slurm(spool=state / "spool"), **(config or {})}
+        site = {"release": KILL, "closure": OPEN, "slurm": Slurm(spool=self.spool), **(config or {})}
         settings = Config(state=State(directory=state), **site)
         absent = HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
         self.hook = hook or absent

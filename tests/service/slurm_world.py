@@ -97,7 +97,7 @@ class Site:
 
     def spool(self, script: str, boot: str | None = None, raw: bytes | None = None, **told: Any) -> Path:
         """Leave a call that nobody answered; the clock's boot ids are made to look like the kernel's."""
-        directory = self.house.state / "spool"
+        directory = self.house.spool
         directory.mkdir(mode=0o700, exist_ok=True)
         told.setdefault("at", self.now())
         name = f"{script}-{told.get('job', 42)}-{boot or self.house.clock.boot_id}-{told['at']:.2f}"

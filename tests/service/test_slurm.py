@@ -32,7 +32,7 @@ def site(house: House) -> Site:
 @pytest.fixture
 def trusting(build, tmp_path: Path) -> Site:
     """The same where job_submit.lua writes what a job asks for."""
-    config = {"slurm": Slurm(request_from="extra", spool=tmp_path / "state/spool")}
+    config = {"slurm": Slurm(request_from="extra", spool=tmp_path / "state" / "spool")}
     return Site(build(config=config))
 
 
@@ -342,12 +342,12 @@ def test_a_record_that_cannot_be_read_stops_nothing(booted, site):
 def test_nothing_is_granted_before_the_spool_was_read(booted, build):
     """An agent that starts reads first, for all who ask; what others may write it never believes."""
     site = Site(build())
-    (site.house.state / "spool").mkdir()
-    (site.house.state / "spool").chmod(0o777)
+    site.house.spool.mkdir()
+    site.house.spool.chmod(0o777)
     house = build()
     assert "others can write here" in house.agent.unready()
     with pytest.raises(LedgerUnavailable):
         house.agent.slurm.prolog(admin(), body())
-    (site.house.state / "spool").chmod(0o700)
+    site.house.spool.chmod(0o700)
     house.reconciler.run_once()
     assert house.agent.unready() is None
