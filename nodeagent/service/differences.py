@@ -73,7 +73,7 @@ class Differences:
         Raises OutsideFault or LedgerUnavailable where it cannot.
         """
         units = self._units_due()
-        steps = plan(self._snapshot(units))
+        first = steps = plan(self._snapshot(units))
         self._strangers = _in_doubt(steps)
         faults: dict[Step, str] = {}
         done = [step for step in steps if self._take(step, faults)]
@@ -81,7 +81,8 @@ class Differences:
             steps = plan(self._snapshot(units))
         taken = [step for step in done if step not in steps]
         self._look_for_frozen = any(step.action in _BEFORE_ALL_RUN for step in (*steps, *taken))
-        self._tell(steps, faults)
+        # What came about meanwhile was not tried: it is the next look's.
+        self._tell([step for step in steps if step in first or step.action not in self._takes], faults)
         self._strangers = _in_doubt(steps)
         self._note([step for step in taken if step.action not in ROUTINE])
         return any(step.action is Action.REBUILD_LEASE for step in taken)

@@ -237,6 +237,24 @@ def test_an_action_without_effect_is_told_too(build, tree: CgroupTree, monkeypat
     assert done(home) == []
 
 
+def test_what_comes_about_during_a_look_is_the_next_ones(build, tree: CgroupTree, monkeypatch) -> None:
+    """It was not tried yet, so it is no failure: an agent under load called each ended lease's sidecar one."""
+    home = build(tree=tree)
+    tree.create(900_000)
+    remove = tree.remove
+
+    def remove_and_find_another(ref: object) -> None:
+        remove(ref)
+        tree.create(900_001)
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(tree, "remove", remove_and_find_another)
+        home.look()
+    assert [entry for entry in logs if entry["event"] == "an action did not take"] == []
+    home.look()
+    assert done(home) == [("remove_cgroup", 900_000), ("remove_cgroup", 900_001)]
+
+
 def test_nothing_is_granted_before_the_first_comparison(build, tree: CgroupTree, monkeypatch) -> None:
     """A node that cannot be looked at may be full of strangers."""
 
