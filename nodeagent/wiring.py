@@ -20,6 +20,7 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
+from nodeagent.adapters.coredumps import dumps
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.peer import administrator, peer_of
 from nodeagent.adapters.processes import gpu_in_use
@@ -44,6 +45,7 @@ from nodeagent.service.baselines import Baselines, IdleUse
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
 from nodeagent.service.differences import Differences
+from nodeagent.service.dumps import Dumps
 from nodeagent.service.effects import Journal
 from nodeagent.service.foreign import Foreign
 from nodeagent.service.grant import Granter
@@ -64,7 +66,7 @@ from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.slurm import Base, build_jobs
 from nodeagent.tiers import Ground, Node, build_tiers, figures, used_bytes
 
-LEDGER, BASELINES, NAMES = "ledger.sqlite3", "baselines", "names"
+LEDGER, BASELINES, NAMES, DUMPS = "ledger.sqlite3", "baselines", "names", "dumps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,17 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         Periods(quarantine=config.release.retry_seconds),
         looks={**tiers.looks, **jobs.looks},
         uevents=(
-            Uevents(UeventSocket(), clock, ledger, survey, releaser, changes) if node.announced else None
+            Uevents(
+                UeventSocket(),
+                clock,
+                ledger,
+                survey,
+                releaser,
+                changes,
+                Dumps(partial(dumps, node.tree), BootFile(state_dir / DUMPS, clock, str)),
+            )
+            if node.announced
+            else None
         ),
     )
     agent = Agent(

@@ -1,7 +1,8 @@
 """From the kernel's announcements to their consequences: one thread hears them, the reconciler's acts.
 
-They are hints. One that is lost is made up for by the reconciler's period and by the anchors; only the reset
-of a device leaves nothing behind to be looked at but its processes, which KFD aborts.
+They are hints. One that is lost is made up for by the reconciler's period and by the anchors. The reset of a
+device leaves nothing behind to be looked at but its processes, which KFD aborts, and for five minutes a dump:
+that one was not heard of is told, and ends no lease, for a dump does not say when it was.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.uevents import Reset, meaning
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
+from nodeagent.service.dumps import Dumps
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
 
@@ -54,8 +56,10 @@ class Uevents:
         survey: Survey,
         releaser: Releaser,
         changes: Changes,
+        dumps: Dumps,
     ) -> None:
         self._source = source
+        self._dumps = dumps
         self._clock = clock
         self._ledger = ledger
         self._survey = survey
@@ -64,6 +68,8 @@ class Uevents:
         self._lock = threading.Lock()
         self._resets: dict[str, _Announced] = {}  # by PCI address
         self._rescan = False
+        self._unheard = False  # something may have been announced that was not heard
+        self._deaf = False
         self._scanned_ns: int | None = None
 
     def open(self) -> int | None:
@@ -72,10 +78,12 @@ class Uevents:
             descriptor = self._source.open()
         except OutsideFault as fault:
             log.warning(
-                "no kernel events: changes of devices are found by looking, resets not", why=str(fault)
+                "no kernel events: changes of devices are found by looking, resets by their dumps",
+                why=str(fault),
             )
+            self._deaf = True
             return None
-        self._rescan = True  # what happened since the last scan was not heard
+        self._rescan = self._unheard = True  # what happened since the last scan was not heard
         return descriptor
 
     def close(self) -> None:
@@ -87,8 +95,10 @@ class Uevents:
             heard = self._source.read()
         except OutsideFault as fault:
             log.error(
-                "kernel events ended: changes of devices are found by looking, resets not", why=str(fault)
+                "kernel events ended: changes of devices are found by looking, resets by their dumps",
+                why=str(fault),
             )
+            self._deaf = True
             return None
         found = [means for event in heard.events if (means := meaning(event))]
         if heard.lost:
@@ -98,6 +108,7 @@ class Uevents:
                 if isinstance(means, Reset):
                     self._resets[means.pci] = _Announced(means, self._clock.boot_ns())
             self._rescan = self._rescan or bool(found) or heard.lost
+            self._unheard = self._unheard or heard.lost
         return bool(found) or heard.lost
 
     def act(self) -> None:
@@ -109,7 +120,37 @@ class Uevents:
             with self._lock:
                 if self._resets.get(announced.reset.pci) is announced:
                     del self._resets[announced.reset.pci]
+        if resets:
+            self._dumps.see()  # theirs: the driver writes them before it announces the reset
+        if self._unheard or self._deaf:
+            self._suspect()
         self._look_again()
+
+    def _suspect(self) -> None:
+        """Tell of resets that only a dump tells of."""
+        with self._lock:
+            self._unheard = False  # before the look: what is lost during it calls for another
+        try:
+            for dump, pci in self._dumps.unseen().items():
+                self._tell_unheard(dump, pci)
+        except Exception:
+            self._unheard = True
+            raise
+        self._dumps.see()
+
+    def _tell_unheard(self, dump: str, pci: str) -> None:
+        devices = {one.key for one in self._survey.found().devices if one.pci == pci}
+        live = self._ledger.live(LeaseState.ACTIVE)
+        log.warning("a card was reset, and nobody heard of it", pci=pci, dump=dump)
+        with self._ledger.write(release=True) as tx:
+            for device in sorted(devices):
+                tx.event(
+                    "reset_unheard",
+                    uid=None,
+                    device=device,
+                    reason=f"the kernel's {dump} says that the card {pci} was reset; no event told of it",
+                    data={"dump": dump, "leases": [one.id for one in live if device in _devices(one)]},
+                )
 
     def _look_again(self) -> None:
         now = self._clock.boot_ns()

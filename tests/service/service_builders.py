@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from service_world import SCRIPTED, PlannerWithMore, ScriptedEffect, TurnedClock
 
 from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
+from nodeagent.adapters.coredumps import dumps
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
@@ -34,6 +36,7 @@ from nodeagent.service.baselines import Baselines
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
 from nodeagent.service.differences import Differences
+from nodeagent.service.dumps import Dumps
 from nodeagent.service.effects import Journal
 from nodeagent.service.grant import Granter
 from nodeagent.service.launch import Launcher
@@ -169,7 +172,17 @@ class House:
             ),
         )
         self.uevents = (
-            Uevents(source, clock, self.ledger, self.survey, self.releaser, self.changes) if source else None
+            Uevents(
+                source,
+                clock,
+                self.ledger,
+                self.survey,
+                self.releaser,
+                self.changes,
+                Dumps(partial(dumps, node.tree), BootFile(state / "dumps", clock, str)),
+            )
+            if source
+            else None
         )
         self.reconciler = Reconciler(
             self.ledger,
