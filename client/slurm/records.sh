@@ -3,6 +3,7 @@
 #
 # <run>/verdict/<job>    why the job must fail: its task-prolog prints it
 # <run>/allowed/<job>    the job runs without a lease; the text, if any, is for its user
+# <run>/hook/<job>       where the lease's limits and the hook's library are, for root's plugin in slurmstepd
 # <spool>/<kind>-<job>-<boot id>-<uptime>
 #                        the body of a call that got no answer; the agent reads it before it grants anything
 
@@ -45,7 +46,8 @@ keep() {
     return 1
 }
 
-# leave verdict|allowed TEXT: for the task-prolog, which is not root. Who else runs jobs here is not for users to list.
+# leave verdict|allowed|hook TEXT: for what comes before the job's tasks. The task-prolog is not root, and may read
+# what it knows the name of; whose jobs are here is not for users to list.
 leave() (
     umask 022
     own_directory "$run" 755 && own_directory "$run/$1" 711 && keep "$run/$1" "$job" printf '%s\n' "$2" && exit
@@ -53,11 +55,17 @@ leave() (
     exit 1
 )
 
-# Forget what an earlier run of this job left.
-forget() {
-    for left_behind in "$run/verdict/$job" "$run/allowed/$job"; do
-        [ ! -e "$left_behind" ] || /bin/rm -f "$left_behind"
+# Whether any of the files "$@" is there.
+found() {
+    for path in "$@"; do
+        [ ! -e "$path" ] || return 0
     done
+    return 1
+}
+
+# Forget what was left for this job.
+forget() {
+    ! found "$run"/*/"$job" || /bin/rm -f "$run"/*/"$job"
 }
 
 # spool_call prolog|epilog: for the agent, when it is back. Nothing is synced: a reboot ends every lease anyway.
@@ -68,11 +76,3 @@ spool_call() (
     complain "$spool: the call that got no answer cannot be kept; is the directory root's alone, and not full?"
     exit 1
 )
-
-# Whether a call for this job waits in the spool.
-spooled() {
-    for waiting in "$spool"/*-"$job"-*; do
-        [ ! -e "$waiting" ] || return 0
-    done
-    return 1
-}

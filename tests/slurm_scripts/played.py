@@ -24,6 +24,7 @@ class Asked:
     body: bytes
     command: list[bytes]
     environment: bytes
+    pid: int
 
     @property
     def fields(self) -> dict[bytes, bytes]:
@@ -104,7 +105,7 @@ def receive(connection: socket.socket) -> Asked:
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     process = Path(f"/proc/{pid}")
     command = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    return Asked(line, headers, body, command, (process / "environ").read_bytes())
+    return Asked(line, headers, body, command, (process / "environ").read_bytes(), pid)
 
 
 def says(text: str | bytes, status: int = 200, length: int | None = None) -> Play:

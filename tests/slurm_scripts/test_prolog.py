@@ -34,6 +34,27 @@ def test_a_granted_job_starts(site: Site, agent: PlayedAgent) -> None:
     assert site.spooled == []
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_where_the_hook_is_is_left_for_roots_plugin(site: Site, agent: PlayedAgent) -> None:
+    """A lease that has the hook says so to what sets up the tasks, until a run that has none."""
+    agent.play("granted\nlease 7\nhook /run/hook/gpulease/7 /usr/lib/gpulease.so\n", "granted\nlease 8\n")
+    assert site.prolog().code == 0
+    left = site.path("hook", "42")
+    assert left.read_text() == "/run/hook/gpulease/7 /usr/lib/gpulease.so\n"
+    assert (left.stat().st_uid, left.stat().st_mode & 0o7777) == (0, 0o644)
+    assert site.prolog().code == 0
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("hook", ["/run/hook $(id)", "/a /b /c", "/run/hook /lib/a\tb"])
+def test_a_hook_that_cannot_be_used_starts_no_job(site: Site, agent: PlayedAgent, hook: str) -> None:
+    """No job starts as if it had a hook whose place the agent did not say."""
+    agent.play(f"granted\nlease 7\nhook {hook}\n")
+    assert site.prolog().code == 1
+    assert not site.path("hook").exists()
+
+
 @EVERY_WAY
 def test_the_agent_learns_what_slurm_said(site: Site, agent: PlayedAgent) -> None:
     """The agent gets the job's variables, and when the script began; other variables stay where they are."""
