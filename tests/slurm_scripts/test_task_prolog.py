@@ -70,6 +70,14 @@ def test_a_task_of_an_unmasked_lease_gets_less(site: Site, agent: PlayedAgent) -
 
 
 @EVERY_SHELL
+def test_the_masks_of_several_gpus_pass(site: Site, agent: PlayedAgent) -> None:
+    """A mask may name several GPUs; the semicolons between them are of no other value."""
+    agent.play("export HSA_CU_MASK=0:0-31,64-95;1:0-31\n", "export GPULEASE_ID=7;id\n")
+    assert site.task().stdout == "export HSA_CU_MASK=0:0-31,64-95;1:0-31\n"
+    assert site.task().code == 1
+
+
+@EVERY_SHELL
 def test_the_users_preloads_are_kept(site: Site, agent: PlayedAgent) -> None:
     """The agent learns what the task preloads, unless Slurm or a shell could act on it."""
     agent.play(EXPORTS)
@@ -140,6 +148,7 @@ def test_a_task_without_an_answer(
         "export LD_PRELOAD=$(id)",
         "export HSA_CU_MASK=0:0-75 export LD_PRELOAD=/tmp/evil.so",
         "export ROCR_VISIBLE_DEVICES=`id`",
+        "export HSA_CU_MASK=0:0-31;$(id)",
         "export GPULEASE_ID=\x1b[2J",
         "export GPULEASE_ID=\u0131",
         "export GPULEASE_ID=7\rexport PATH=/tmp",
