@@ -8,7 +8,19 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Connection, Row, Select, and_, exists, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+)
 
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
@@ -25,6 +37,7 @@ from nodeagent.ledger.tables import (
     events,
     high_water,
     leases,
+    member,
     request_keys,
     slices,
 )
@@ -43,12 +56,6 @@ def _slices() -> Select[Any]:
     )
 
 
-def _among(column: ColumnElement[Any], numbers: Iterable[int]) -> ColumnElement[bool]:
-    """Whether *column* is one of *numbers*: as one variable, of which SQLite bounds the number."""
-    each = func.json_each(json.dumps(list(numbers))).table_valued("value")
-    return column.in_(select(each.c.value))
-
-
 def _leases() -> Select[Any]:
     rest = (
         anchors.c.ttl_seconds,
@@ -58,6 +65,36 @@ def _leases() -> Select[Any]:
         anchors.c.inode,
     )
     return select(leases, *_ANCHOR, *rest).join(anchors, anchors.c.lease == leases.c.id).order_by(leases.c.id)
+
+
+# Made once, with *of* and its like for what changes: to make a statement takes SQLAlchemy five times as long
+# as to send it.
+_OF = select(member("of"))
+_LEASE = _leases().where(leases.c.id == bindparam("of"))
+_LIVE_LEASES = _leases().where(leases.c.id.in_(_LIVE))
+_LIVE_IN = _LIVE_LEASES.where(leases.c.state == bindparam("state"))
+_SLICES_OF = _slices().where(slices.c.lease.in_(_OF)).order_by(slices.c.lease, slices.c.ordinal)
+_HELD = _slices().where(NOT_FREE).order_by(slices.c.device, slices.c.id)
+_PRESENT = _LIVE.union(select(slices.c.lease).where(NOT_FREE))
+_JOURNALS = select(effects).where(effects.c.lease.in_(_OF)).order_by(effects.c.id)
+_JOURNALS_OF = _JOURNALS.where(effects.c.kind.in_(bindparam("kinds", expanding=True)))
+_JOURNAL = select(effects).where(effects.c.lease == bindparam("of")).order_by(effects.c.id)
+_DRAINS = select(drains).order_by(drains.c.device)
+_HIGH_WATER = select(high_water.c.lease)
+_REMEMBERED = select(request_keys.c.lease, request_keys.c.digest).where(
+    request_keys.c.uid == bindparam("uid"),
+    request_keys.c.request_id == bindparam("request_id"),
+    request_keys.c.boot_id == bindparam("boot"),
+    request_keys.c.at_ns > bindparam("after_ns"),
+)
+_COUNTS = select(func.count(), func.count().filter(leases.c.state == LeaseState.QUEUED)).where(
+    NOT_ENDED, leases.c.charged_uid == bindparam("uid")
+)
+_UNCLEAN = (
+    select(func.count(slices.c.lease.distinct()))
+    .join(leases, leases.c.id == slices.c.lease)
+    .where(NOT_FREE, slices.c.state == SliceState.QUARANTINED, leases.c.charged_uid == bindparam("uid"))
+)
 
 
 class Queries(ABC):
@@ -71,8 +108,7 @@ class Queries(ABC):
 
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free, by device."""
-        wanted = _slices().where(NOT_FREE).order_by(slices.c.device, slices.c.id)
-        return tuple(rows.slice_of(row) for row in self._all(wanted))
+        return tuple(rows.slice_of(row) for row in self._all(_HELD))
 
     def quarantined(self) -> tuple[HeldSlice, ...]:
         wanted = _slices().where(NOT_FREE, slices.c.state == SliceState.QUARANTINED).order_by(slices.c.id)
@@ -85,7 +121,7 @@ class Queries(ABC):
         return frozenset(row.lease for row in self._all(wanted.distinct()))
 
     def lease(self, lease_id: int) -> Lease | None:
-        return next(iter(self._read_leases(_leases().where(leases.c.id == lease_id))), None)
+        return next(iter(self._read_leases(_LEASE, of=lease_id)), None)
 
     def leases(
         self,
@@ -117,27 +153,23 @@ class Queries(ABC):
 
     def live(self, state: LeaseState | None = None) -> tuple[Lease, ...]:
         """Every lease that has not ended, queued ones included; or those of them in *state*."""
-        wanted = _leases().where(leases.c.id.in_(_LIVE))
-        return self._read_leases(wanted if state is None else wanted.where(leases.c.state == state))
+        return self._read_leases(_LIVE_LEASES) if state is None else self._read_leases(_LIVE_IN, state=state)
 
     def present(self) -> frozenset[int]:
         """Leases that have not ended, or hold a slice still."""
-        return frozenset(row[0] for row in self._all(_LIVE.union(select(slices.c.lease).where(NOT_FREE))))
+        return frozenset(row[0] for row in self._all(_PRESENT))
 
     def effects(self, lease_id: int) -> tuple[EffectRecord, ...]:
         """A lease's journal, in the order in which it was planned."""
-        wanted = select(effects).where(effects.c.lease == lease_id).order_by(effects.c.id)
-        return tuple(rows.effect_of(row) for row in self._all(wanted))
+        return tuple(rows.effect_of(row) for row in self._all(_JOURNAL, of=lease_id))
 
     def journals(
         self, of: Iterable[int], kinds: Iterable[str] | None = None
     ) -> dict[int, tuple[EffectRecord, ...]]:
         """What `effects` gives, by lease, in one query; only entries of *kinds*, if given."""
         found: dict[int, list[EffectRecord]] = {lease: [] for lease in of}
-        wanted = select(effects).where(_among(effects.c.lease, found)).order_by(effects.c.id)
-        if kinds is not None:
-            wanted = wanted.where(effects.c.kind.in_(list(kinds)))
-        for row in self._all(wanted):
+        wanted, given = (_JOURNALS, {}) if kinds is None else (_JOURNALS_OF, {"kinds": list(kinds)})
+        for row in self._all(wanted, of=json.dumps(list(found)), **given):
             found[row.lease].append(rows.effect_of(row))
         return {lease: tuple(journal) for lease, journal in found.items()}
 
@@ -154,7 +186,7 @@ class Queries(ABC):
     def high_water(self) -> int:
         """The highest lease id that was ever in this ledger."""
         with self._connection() as connection:
-            return int(connection.scalar(select(high_water.c.lease)) or 0)
+            return int(connection.scalar(_HIGH_WATER) or 0)
 
     def events(
         self, after: int = 0, limit: int = 100, lease: int | None = None, uid: int | None = None
@@ -175,7 +207,7 @@ class Queries(ABC):
 
     def drains(self) -> tuple[Drain, ...]:
         """Every drain, also one whose time is over: `undrain` ends it."""
-        return tuple(rows.drain_of(row) for row in self._all(select(drains).order_by(drains.c.device)))
+        return tuple(rows.drain_of(row) for row in self._all(_DRAINS))
 
     def registered(self) -> tuple[Registered, ...]:
         """Every device ever seen, in its newest epoch."""
@@ -200,38 +232,31 @@ class Queries(ABC):
 
     def remembered(self, uid: int, request_id: str) -> Remembered | None:
         """What a request id got, in this boot and the last 24 h: a lease of an older boot is void anyway."""
-        wanted = select(request_keys.c.lease, request_keys.c.digest).where(
-            request_keys.c.uid == uid,
-            request_keys.c.request_id == request_id,
-            request_keys.c.boot_id == self._clock.boot_id,
-            request_keys.c.at_ns > self._clock.boot_ns() - REMEMBERED_NS,
+        found = self._all(
+            _REMEMBERED,
+            uid=uid,
+            request_id=request_id,
+            boot=self._clock.boot_id,
+            after_ns=self._clock.boot_ns() - REMEMBERED_NS,
         )
-        return next((Remembered(row.lease, row.digest) for row in self._all(wanted)), None)
+        return next((Remembered(row.lease, row.digest) for row in found), None)
 
     def counts(self, charged_uid: int) -> Counts:
         """How many leases use up the limits of *charged_uid*."""
-        queued = func.count().filter(leases.c.state == LeaseState.QUEUED)
-        wanted = select(func.count(), queued).where(NOT_ENDED, leases.c.charged_uid == charged_uid)
-        unclean = (
-            select(func.count(slices.c.lease.distinct()))
-            .join(leases, leases.c.id == slices.c.lease)
-            .where(NOT_FREE, slices.c.state == SliceState.QUARANTINED, leases.c.charged_uid == charged_uid)
-        )
         with self._connection() as connection:
-            every, waiting = connection.execute(wanted).one()
-            quarantined = connection.execute(unclean).scalar_one()
+            every, waiting = connection.execute(_COUNTS, {"uid": charged_uid}).one()
+            quarantined = connection.execute(_UNCLEAN, {"uid": charged_uid}).scalar_one()
         return Counts(live=every - waiting, queued=waiting, quarantined=quarantined)
 
-    def _all(self, wanted: Select[Any] | CompoundSelect[Any]) -> Iterable[Row[Any]]:
+    def _all(self, wanted: Select[Any] | CompoundSelect[Any], **given: object) -> Iterable[Row[Any]]:
         with self._connection() as connection:
-            return connection.execute(wanted).all()
+            return connection.execute(wanted, given).all()
 
-    def _read_leases(self, wanted: Select[Any]) -> tuple[Lease, ...]:
+    def _read_leases(self, wanted: Select[Any], **given: object) -> tuple[Lease, ...]:
         with self._connection() as connection:
-            found = connection.execute(wanted).all()
+            found = connection.execute(wanted, given).all()
             mine: dict[int, list[HeldSlice]] = {row.id: [] for row in found}
-            theirs = _slices().where(_among(slices.c.lease, mine)).order_by(slices.c.lease, slices.c.ordinal)
-            for row in connection.execute(theirs):
+            for row in connection.execute(_SLICES_OF, {"of": json.dumps(list(mine))}):
                 mine[row.lease].append(rows.slice_of(row))
             return tuple(rows.lease_of(row, tuple(mine[row.id])) for row in found)
 

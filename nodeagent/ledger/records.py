@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from sqlalchemy import Delete, Insert, Update, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Delete, Insert, Update, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from nodeagent.domain.errors import UnknownThing
@@ -20,6 +20,11 @@ BATCH = 500  # rows deleted at once, so that no transaction is long
 MOST_DATA = 8192  # characters of one event's data
 _EVENT_BYTES = 200  # about what a row takes without its texts
 
+# Made once, as those of queries.py.
+_PLAN = insert(effects).returning(effects.c.id)
+_MARK = update(effects).where(effects.c.id == bindparam("of"))
+_TELL = insert(events).returning(events.c.id)
+
 
 class Records(Queries):
     """The writes of a `Transaction` that touch no slice."""
@@ -28,15 +33,12 @@ class Records(Queries):
         """Journal an effect; commit before the act."""
         now = self._clock.boot_ns()
         made = self._write(
-            insert(effects)
-            .values(
-                lease=lease_id,
-                kind=kind,
-                arguments=rows.dump(dict(arguments)),
-                state=EffectState.PLANNED,
-                at_ns=now,
-            )
-            .returning(effects.c.id)
+            _PLAN,
+            lease=lease_id,
+            kind=kind,
+            arguments=rows.dump(dict(arguments)),
+            state=EffectState.PLANNED,
+            at_ns=now,
         )
         return EffectRecord(
             made.scalar_one(), lease_id, kind, dict(arguments), EffectState.PLANNED, None, now
@@ -49,7 +51,7 @@ class Records(Queries):
         values: dict[str, Any] = {"state": state, "at_ns": self._clock.boot_ns()}
         if evidence is not None:
             values["evidence"] = rows.dump(dict(evidence))
-        if not self._write(update(effects).where(effects.c.id == effect_id).values(values)).rowcount:
+        if not self._write(_MARK, of=effect_id, **values).rowcount:
             raise UnknownThing(f"there is no effect {effect_id}")
 
     def event(
@@ -68,20 +70,17 @@ class Records(Queries):
         if text is not None and len(text) > MOST_DATA:
             text = rows.dump({"left_out": f"{len(text)} characters"})
         made = self._write(
-            insert(events)
-            .values(
-                kind=kind,
-                uid=uid,
-                lease=lease,
-                device=rows.clean(device),
-                reason=reason,
-                data=text,
-                size=_EVENT_BYTES + len(reason or "") + len(text or ""),
-                boot_id=self._clock.boot_id,
-                boot_ns=self._clock.boot_ns(),
-                at=self._clock.wall(),
-            )
-            .returning(events.c.id)
+            _TELL,
+            kind=kind,
+            uid=uid,
+            lease=lease,
+            device=rows.clean(device),
+            reason=reason,
+            data=text,
+            size=_EVENT_BYTES + len(reason or "") + len(text or ""),
+            boot_id=self._clock.boot_id,
+            boot_ns=self._clock.boot_ns(),
+            at=self._clock.wall(),
         )
         return int(made.scalar_one())
 
@@ -143,6 +142,7 @@ class Records(Queries):
         over = select(sums.c.id).where(or_(sums.c.place <= count - most, sums.c.before < size - most_bytes))
         return int(self._write(delete(events).where(events.c.id.in_(over))).rowcount)
 
-    def _write(self, statement: Insert | Update | Delete) -> Any:
+    def _write(self, statement: Insert | Update | Delete, **given: object) -> Any:
+        """Send *statement*; *given* are its parameters, and the columns that it is to write."""
         with self._connection() as connection:
-            return cast("Any", connection.execute(statement))
+            return cast("Any", connection.execute(statement, given))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, TextClause, func, insert, select, tuple_
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, tuple_
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from nodeagent.domain.errors import LedgerConflict
@@ -115,59 +115,71 @@ def _storable(value: object) -> bool:
     return value is None or isinstance(value, float | str)
 
 
+def _reads() -> dict[str, Select[Any]]:
+    """What finds each part of a sidecar, of the lease *of*."""
+    of: BindParameter[int] = bindparam("of")
+    held = (slices.c.lease == of, NOT_FREE)
+    on = tuple_(devices.c.key, devices.c.epoch).in_(select(slices.c.device, slices.c.epoch).where(*held))
+    drawn_on = select(slices.c.pool).where(*held).union(select(devices.c.pool).where(on))
+    conditions: Mapping[str, tuple[Any, ...]] = {
+        "lease": (leases.c.id == of,),
+        "anchor": (anchors.c.lease == of,),
+        "slices": held,
+        "effects": (effects.c.lease == of,),
+        "request_keys": (request_keys.c.lease == of,),
+        "devices": (on,),
+        "pools": (pools.c.key.in_(drawn_on),),
+    }
+    return {name: _rows(_PARTS[name]).where(*condition) for name, condition in conditions.items()}
+
+
+def _rows(table: Table) -> Select[Any]:
+    left_out = ("id",) if table in (slices, effects) else ()  # numbered anew
+    columns = [column for column in table.columns if column.name not in left_out]
+    return select(*columns).order_by(*table.primary_key.columns)
+
+
+# Made once, as those of queries.py.
+_READS = _reads()
+_MARKS = (
+    select(
+        leases.c.id,
+        leases.c.state,
+        select(func.count()).where(slices.c.lease == leases.c.id, NOT_FREE).scalar_subquery(),
+        select(func.count()).where(effects.c.lease == leases.c.id).scalar_subquery(),
+        select(func.max(effects.c.at_ns)).where(effects.c.lease == leases.c.id).scalar_subquery(),
+        anchors.c.armed,
+        anchors.c.deadline_ns,
+        anchors.c.ttl_seconds,
+        anchors.c.pid,
+    )
+    .join(anchors, anchors.c.lease == leases.c.id)
+    .where(
+        leases.c.boot_id == bindparam("boot"),
+        leases.c.state.not_in((LeaseState.QUEUED, LeaseState.PREPARING)),
+        leases.c.id.in_(select(slices.c.lease).where(NOT_FREE)),
+    )
+)
+_MARK = _MARKS.where(leases.c.id == bindparam("of"))
+
+
 def read(connection: Connection, lease: int, boot_id: str) -> Sidecar | None:
     """The sidecar of a lease that shall have one, as `marks` says; else None."""
-    mark = marks(connection, boot_id, lease).get(lease)
-    if mark is None:
-        return None
-
-    def parts(table: Table, *condition: ColumnElement[bool] | TextClause) -> list[Row]:
-        left_out = ("id",) if table in (slices, effects) else ()  # numbered anew
-        columns = [column for column in table.columns if column.name not in left_out]
-        found = connection.execute(select(*columns).where(*condition).order_by(*table.primary_key.columns))
-        return [dict(row._mapping) for row in found]
-
-    held = parts(slices, slices.c.lease == lease, NOT_FREE)
-    on = parts(devices, tuple_(devices.c.key, devices.c.epoch).in_([(r["device"], r["epoch"]) for r in held]))
-    told = {
-        "lease": parts(leases, leases.c.id == lease)[0],
-        "anchor": parts(anchors, anchors.c.lease == lease)[0],
-        "slices": held,
-        "effects": parts(effects, effects.c.lease == lease),
-        "request_keys": parts(request_keys, request_keys.c.lease == lease),
-        "devices": on,
-        "pools": parts(pools, pools.c.key.in_({row["pool"] for row in (*held, *on)})),
-    }
-    return Sidecar(lease, boot_id, mark, told)
+    for row in connection.execute(_MARK, {"boot": boot_id, "of": lease}):
+        parts: dict[str, Any] = {}
+        for name, wanted in _READS.items():
+            found = [dict(each._mapping) for each in connection.execute(wanted, {"of": lease})]
+            parts[name] = found[0] if name in _ONE else found
+        return Sidecar(lease, boot_id, [VERSION, *row[1:]], parts)
+    return None
 
 
-def marks(connection: Connection, boot_id: str, lease: int | None = None) -> dict[int, Mark]:
+def marks(connection: Connection, boot_id: str) -> dict[int, Mark]:
     """Of each lease that shall have a sidecar: what changes whenever what that should say does.
 
     They are those of this boot that were answered and hold slices: failed ones too, until these are clean.
     """
-    wanted = (
-        select(
-            leases.c.id,
-            leases.c.state,
-            select(func.count()).where(slices.c.lease == leases.c.id, NOT_FREE).scalar_subquery(),
-            select(func.count()).where(effects.c.lease == leases.c.id).scalar_subquery(),
-            select(func.max(effects.c.at_ns)).where(effects.c.lease == leases.c.id).scalar_subquery(),
-            anchors.c.armed,
-            anchors.c.deadline_ns,
-            anchors.c.ttl_seconds,
-            anchors.c.pid,
-        )
-        .join(anchors, anchors.c.lease == leases.c.id)
-        .where(
-            leases.c.boot_id == boot_id,
-            leases.c.state.not_in((LeaseState.QUEUED, LeaseState.PREPARING)),
-            leases.c.id.in_(select(slices.c.lease).where(NOT_FREE)),
-        )
-    )
-    if lease is not None:
-        wanted = wanted.where(leases.c.id == lease)
-    return {row[0]: [VERSION, *row[1:]] for row in connection.execute(wanted)}
+    return {row[0]: [VERSION, *row[1:]] for row in connection.execute(_MARKS, {"boot": boot_id})}
 
 
 def put_back(connection: Connection, sidecar: Sidecar) -> tuple[PlacedSlice, ...]:

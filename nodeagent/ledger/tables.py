@@ -12,6 +12,7 @@ from sqlalchemy import (
     REAL,
     CheckConstraint,
     Column,
+    ColumnElement,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -20,6 +21,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
+    func,
     text,
 )
 
@@ -45,6 +48,11 @@ metadata = MetaData(
 def names(states: Iterable[StrEnum]) -> str:
     """Spell states as an SQL list, in a stable order."""
     return ", ".join(f"'{state}'" for state in sorted(states))
+
+
+def member(name: str) -> ColumnElement[int]:
+    """Each number in the JSON list that is the parameter *name*: SQLite bounds the number of parameters."""
+    return func.json_each(bindparam(name)).table_valued("value").c.value
 
 
 def _one_of(column: str, kind: type[StrEnum]) -> CheckConstraint:

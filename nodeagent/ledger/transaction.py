@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, func, insert, literal, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from nodeagent.domain.clock import Clock
@@ -27,10 +28,39 @@ from nodeagent.ledger.tables import (
     devices,
     held_cus,
     leases,
+    member,
     pools,
     request_keys,
     shared_sets,
     slices,
+)
+
+
+def _upsert(table: Table) -> Insert:
+    """Write the row, in place of one of the same key."""
+    new = upsert(table)
+    values = {column.name: new.excluded[column.name] for column in table.columns if not column.primary_key}
+    return new.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=values)
+
+
+def _row(table: Table, value: Device | Pool) -> rows.Values:
+    return {column.name: getattr(value, column.name) for column in table.columns}
+
+
+# Made once, as those of queries.py.
+_REGISTER_POOL, _REGISTER_DEVICE = _upsert(pools), _upsert(devices)
+_NOTE_BOOT, _SHARE = upsert(boots).on_conflict_do_nothing(), upsert(shared_sets).on_conflict_do_nothing()
+_CHANGE_LEASE = update(leases).where(leases.c.id == bindparam("of"))
+_CHANGE_ANCHOR = update(anchors).where(anchors.c.lease == bindparam("of"))
+_MOVE_SLICES = update(slices).where(
+    slices.c.lease == bindparam("of"), slices.c.state != SliceState.FREE, slices.c.state != bindparam("to")
+)
+_MOVE_SOME = _MOVE_SLICES.where(slices.c.id.in_(select(member("only"))))
+_HOLD = insert(slices).returning(slices.c.id)
+# For all CUs: the driver drops the interpreter's lock in each statement, and under load waits long for it.
+_HOLD_CUS = insert(held_cus).from_select(
+    ["device", "epoch", "cu", "slice"],
+    select(bindparam("on"), bindparam("since"), member("cus"), bindparam("by")),
 )
 
 
@@ -51,23 +81,9 @@ class Transaction(Records):
     def register(self, found: Sequence[Device], found_pools: Sequence[Pool]) -> None:
         """Set the limits that new slices are held to; what is not listed keeps its own."""
         for pool in found_pools:
-            limits = {
-                "region": pool.region,
-                "vram_bytes": pool.vram_bytes,
-                "grantable_bytes": pool.grantable_bytes,
-            }
-            statement = upsert(pools).values(key=pool.key, **limits)
-            self._write(statement.on_conflict_do_update(index_elements=["key"], set_=limits))
+            self._write(_REGISTER_POOL, **_row(pools, pool))
         for device in found:
-            values = {
-                "pool": device.pool,
-                "cus": device.cus,
-                "queue_slots": device.queue_slots,
-                "compute_partition": device.compute_partition,
-                "memory_partition": device.memory_partition,
-            }
-            row = upsert(devices).values(key=device.key, epoch=device.epoch, **values)
-            self._write(row.on_conflict_do_update(index_elements=["key", "epoch"], set_=values))
+            self._write(_REGISTER_DEVICE, **_row(devices, device))
 
     def open_lease(
         self,
@@ -97,24 +113,23 @@ class Transaction(Records):
         lease_id = self._ids.take(self.high_water())
         self._note_boot()
         self._write(
-            insert(leases).values(
-                id=lease_id,
-                state=state,
-                holder_kind=holder.kind,
-                holder_id=holder.id,
-                uid=holder.uid,
-                gid=gid,
-                charged_uid=holder.uid if charged_uid is None else charged_uid,
-                request=rows.request_text(request),
-                request_id=request_id,
-                boot_id=self._clock.boot_id,
-                created_ns=now,
-                created_at=at,
-                wait_until_ns=wait_until_ns,
-                guarantee=rows.guarantee_text(Guarantee()),
-            )
+            insert(leases),
+            id=lease_id,
+            state=state,
+            holder_kind=holder.kind,
+            holder_id=holder.id,
+            uid=holder.uid,
+            gid=gid,
+            charged_uid=holder.uid if charged_uid is None else charged_uid,
+            request=rows.request_text(request),
+            request_id=request_id,
+            boot_id=self._clock.boot_id,
+            created_ns=now,
+            created_at=at,
+            wait_until_ns=wait_until_ns,
+            guarantee=rows.guarantee_text(Guarantee()),
         )
-        self._write(insert(anchors).values(lease=lease_id, **rows.anchor_values(anchor)))
+        self._write(insert(anchors), lease=lease_id, **rows.anchor_values(anchor))
         if request_id is not None:
             self._remember(lease_id, holder.uid if asker_uid is None else asker_uid, request_id, digest)
         self._hold(lease_id, placed)
@@ -175,11 +190,11 @@ class Transaction(Records):
 
         To FREE gives back their CUs, and the shared set with its last sharer.
         """
-        mine = [slices.c.lease == lease_id, slices.c.state.not_in((SliceState.FREE, to))]
-        if only is not None:
-            mine.append(slices.c.id.in_(only))
         values = {"state": to} | ({} if reason is None else {"reason": rows.clean(reason)})
-        self._write(update(slices).where(*mine).values(values))
+        if only is None:
+            self._write(_MOVE_SLICES, of=lease_id, to=to, **values)
+        else:
+            self._write(_MOVE_SOME, of=lease_id, to=to, only=json.dumps(list(only)), **values)
 
     def activate(
         self,
@@ -208,16 +223,15 @@ class Transaction(Records):
 
     def set_anchor(self, lease_id: int, anchor: Anchor) -> None:
         values = rows.anchor_values(anchor)
-        if not self._write(update(anchors).where(anchors.c.lease == lease_id).values(values)).rowcount:
+        if not self._write(_CHANGE_ANCHOR, of=lease_id, **values).rowcount:
             raise UnknownThing(f"there is no lease {lease_id}")
 
     def _note_boot(self) -> None:
         now, at = self._clock.boot_ns(), self._clock.wall()
-        boot = upsert(boots).values(boot_id=self._clock.boot_id, started_ns=now, at=at)
-        self._write(boot.on_conflict_do_nothing())
+        self._write(_NOTE_BOOT, boot_id=self._clock.boot_id, started_ns=now, at=at)
 
     def _change_lease(self, lease_id: int, values: rows.Values) -> None:
-        if not self._write(update(leases).where(leases.c.id == lease_id).values(values)).rowcount:
+        if not self._write(_CHANGE_LEASE, of=lease_id, **values).rowcount:
             raise UnknownThing(f"there is no lease {lease_id}")
 
     def _remember(self, lease_id: int, uid: int, request_id: str, digest: str) -> None:
@@ -226,34 +240,28 @@ class Transaction(Records):
         mine = (request_keys.c.uid == uid, request_keys.c.request_id == request_id)
         self._write(delete(request_keys).where(*mine))  # one of an older boot, or of more than 24 h ago
         self._write(
-            insert(request_keys).values(
-                uid=uid,
-                request_id=request_id,
-                digest=digest,
-                lease=lease_id,
-                boot_id=self._clock.boot_id,
-                at_ns=self._clock.boot_ns(),
-            )
+            insert(request_keys),
+            uid=uid,
+            request_id=request_id,
+            digest=digest,
+            lease=lease_id,
+            boot_id=self._clock.boot_id,
+            at_ns=self._clock.boot_ns(),
         )
 
     def _hold(self, lease_id: int, placed: Sequence[PlacedSlice]) -> None:
         for ordinal, each in enumerate(placed):
             if each.shared:
                 self._share(each)
-            statement = insert(slices).values(rows.slice_values(each, lease_id, ordinal))
-            slice_id = self._write(statement.returning(slices.c.id)).scalar_one()
+            slice_id = self._write(_HOLD, **rows.slice_values(each, lease_id, ordinal)).scalar_one()
             if not each.shared:
                 self._hold_cus(each, slice_id)
 
     def _share(self, placed: PlacedSlice) -> None:
         """Hold the device's shared set, unless a lease that shares it does so already."""
-        here = {"device": placed.device, "epoch": placed.epoch}
-        first = upsert(shared_sets).values(cus=str(placed.cus), **here).on_conflict_do_nothing()
-        if self._write(first).rowcount:
+        if self._write(_SHARE, device=placed.device, epoch=placed.epoch, cus=str(placed.cus)).rowcount:
             self._hold_cus(placed, None)
 
     def _hold_cus(self, placed: PlacedSlice, slice_id: int | None) -> None:
-        # One statement: the driver drops the interpreter's lock in each, and under load waits long for it.
-        each = func.json_each(json.dumps(list(placed.cus))).table_valued("value")
-        held = select(literal(placed.device), literal(placed.epoch), each.c.value, literal(slice_id))
-        self._write(insert(held_cus).from_select(["device", "epoch", "cu", "slice"], held))
+        cus = json.dumps(list(placed.cus))
+        self._write(_HOLD_CUS, cus=cus, on=placed.device, since=placed.epoch, by=slice_id)
