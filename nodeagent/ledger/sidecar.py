@@ -156,7 +156,8 @@ _MARKS = (
     .join(anchors, anchors.c.lease == leases.c.id)
     .where(
         leases.c.boot_id == bindparam("boot"),
-        leases.c.state.not_in((LeaseState.QUEUED, LeaseState.PREPARING)),
+        leases.c.state != LeaseState.QUEUED,
+        leases.c.state != LeaseState.PREPARING,
         leases.c.id.in_(select(slices.c.lease).where(NOT_FREE)),
     )
 )
