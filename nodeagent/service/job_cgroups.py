@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nodeagent.domain.errors import AgentError, OutsideFault
 from nodeagent.domain.lease import Lease, LeaseState
@@ -26,18 +26,22 @@ class JobCgroups:
     def look(self) -> None:
         """Keep every active lease. What fails of one is raised when all had their turn."""
         faults: list[Exception] = []
-        for lease in self._ledger.live():
-            if lease.state is LeaseState.ACTIVE and lease.cgroup is not None:
-                try:
-                    self.keep(lease)
-                except (AgentError, OSError) as fault:
-                    faults.append(fault)
+        active = {lease.id: lease for lease in self._ledger.live(LeaseState.ACTIVE) if lease.cgroup}
+        made = self._ledger.journals(active, (CGROUP,))
+        jobs = [lease for lease, journal in made.items() if any(in_job(one.arguments) for one in journal)]
+        for lease, journal in self._ledger.journals(jobs).items():
+            try:
+                self._keep(active[lease], journal)
+            except (AgentError, OSError) as fault:
+                faults.append(fault)
         if faults:
             raise faults[0]
 
     def keep(self, lease: Lease) -> None:
         """Have the lease's limits on the cgroup that its job has now. Raises OutsideFault where it cannot."""
-        journal = self._ledger.effects(lease.id)
+        self._keep(lease, self._ledger.effects(lease.id))
+
+    def _keep(self, lease: Lease, journal: Sequence[EffectRecord]) -> None:
         if not any(in_job(one.arguments) for one in journal):
             return
         with self._locks.of(lease.id):
