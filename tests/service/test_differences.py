@@ -238,7 +238,7 @@ def test_an_action_without_effect_is_told_too(build, tree: CgroupTree, monkeypat
 
 
 def test_what_comes_about_during_a_look_is_the_next_ones(build, tree: CgroupTree, monkeypatch) -> None:
-    """It was not tried yet, so it is no failure: an agent under load called each ended lease's sidecar one."""
+    """It was not tried yet, so it is no failure: under load each ended lease's sidecar was called one."""
     home = build(tree=tree)
     tree.create(900_000)
     remove = tree.remove
