@@ -142,11 +142,14 @@ class HookFiles:
             raise OutsideFault(path, f"is no limits file: {fault}") from None
 
     def leases(self) -> frozenset[int]:
-        """The leases of which there is a file, or the directory. Raises OutsideFault."""
+        """The leases of which there is a file, a half made one too, or the directory. Raises OutsideFault."""
         if os.geteuid() != 0:
             return frozenset()  # nobody else makes any
         with _named(self._root):
-            names = [name.removeprefix(f"{self._stem}-") for name in self._space.names(f"{self._stem}-")]
+            names = [
+                name.removeprefix(f"{self._stem}-").removesuffix(fresh(""))
+                for name in self._space.names(f"{self._stem}-")
+            ]
             with contextlib.suppress(FileNotFoundError):
                 names += [entry.name for entry in self._limits.iterdir()]
         return frozenset(int(name) for name in names if _LEASE.fullmatch(name))

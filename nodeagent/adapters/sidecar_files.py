@@ -81,11 +81,16 @@ class SidecarFiles:
         with _named(self.path(lease)):
             self.path(lease).unlink(missing_ok=True)
 
+    def clear(self) -> None:
+        """Take away what a death left half written. Not while anybody writes."""
+        with _named(self._directory):
+            for left in self._directory.glob(f"*{_NEW}"):
+                left.unlink()
+
     def leave(self) -> None:
         """Take the directories away, if no lease of any agent has a file there."""
         with contextlib.suppress(OSError):
-            for left in self._directory.glob(f"*{_NEW}"):
-                left.unlink()
+            self.clear()
             self._directory.rmdir()
             self._root.rmdir()
             self._root.parent.rmdir()

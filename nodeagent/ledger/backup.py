@@ -21,24 +21,40 @@ def backup(path: Path, target: Path) -> None:
         LedgerUnavailable: the ledger cannot be read, or the copy not be written.
     """
     _refuse_shared_directory(target.parent)
-    # Made first, because SQLite would follow a symbolic link and leave the copy readable for everyone.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(target, flags, 0o600)
-    except FileExistsError:
-        raise OutsideFault(target, "exists already; a backup overwrites nothing: name a new file") from None
-    except OSError as error:
-        raise OutsideFault(target, f"{error.strerror}; the backup was not made") from None
+    # Whole before it has its name: what a death leaves half made must not look like a backup.
+    partial = target.with_name(f".{target.name}.part")
+    descriptor = _make(target, partial)
     try:
         with translated(path):
-            _copy(path, target)
+            _copy(path, partial)
         os.fsync(descriptor)
+        if not os.path.samestat(os.fstat(descriptor), partial.lstat()):
+            raise OutsideFault(target, "another backup is being made there; wait for that")
+        partial.rename(target)
         sync_directory(target.parent)
     except BaseException:
-        target.unlink(missing_ok=True)
+        _clear(partial)
         raise
     finally:
         os.close(descriptor)
+
+
+def _make(target: Path, partial: Path) -> int:
+    """A descriptor of the new file *partial*, made first: SQLite would leave it readable for everyone."""
+    if os.path.lexists(target):
+        raise OutsideFault(target, "exists already; a backup overwrites nothing: name a new file")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        _clear(partial)
+        return os.open(partial, flags, 0o600)
+    except OSError as error:
+        raise OutsideFault(target, f"{error.strerror}; the backup was not made") from None
+
+
+def _clear(partial: Path) -> None:
+    """Take away what an earlier try left: SQLite's journal of it, too."""
+    for left in (partial, partial.with_name(f"{partial.name}-journal")):
+        left.unlink(missing_ok=True)
 
 
 def _copy(path: Path, target: Path) -> None:

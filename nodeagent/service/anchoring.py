@@ -89,6 +89,8 @@ class Anchors:
         anchor, now = lease.anchor, self._clock.boot_ns()
         if lease.boot_id != self._clock.boot_id:
             return "the node was rebooted"
+        if not anchor.armed and self._entered(anchor):
+            return None
         if anchor.deadline_ns is not None and now >= anchor.deadline_ns:
             return "its time is up" if anchor.armed else "nothing entered it before its start deadline"
         if not anchor.armed:
@@ -99,6 +101,11 @@ class Anchors:
         }
         look = looks.get(anchor.kind)
         return look(anchor) if look else None
+
+    def _entered(self, anchor: Anchor) -> bool:
+        """Whether somebody is in, though nobody wrote it down: an agent that died, or a restored backup."""
+        known = self._tree is not None and anchor.cgroup is not None and anchor.inode is not None
+        return known and self._cgroup_dead(anchor) is None
 
     def _process_dead(self, anchor: Anchor) -> str | None:
         if anchor.pid and anchor.start_time is not None and not alive(anchor.pid, anchor.start_time):

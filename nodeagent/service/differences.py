@@ -87,6 +87,10 @@ class Differences:
         self._note([step for step in taken if step.action not in ROUTINE])
         return any(step.action is Action.REBUILD_LEASE for step in taken)
 
+    def clear(self) -> None:
+        """Take away what a death left half written. For the start: later, somebody may be writing."""
+        self._sidecars.clear()
+
     def _units_due(self) -> bool:
         now = self._clock.boot_ns()
         if self._units_ns is not None and now - self._units_ns < UNITS_SECONDS * SECOND_NS:

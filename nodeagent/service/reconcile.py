@@ -106,6 +106,7 @@ class Reconciler:
     def recover(self) -> None:
         """Rebuild leases that a lost ledger forgot: before anybody takes their pools for idle."""
         self._guarded(self._compare, "compare")
+        self._guarded(self._differences.clear, "clear")
 
     def run_once(self) -> None:
         """One look at everything. A fault in one part does not keep the others from their turn."""

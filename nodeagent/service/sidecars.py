@@ -37,6 +37,10 @@ class Sidecars:
         """Those that have a sidecar."""
         return self._files.leases()
 
+    def clear(self) -> None:
+        """Take away what a death left half written. Not while anybody writes."""
+        self._files.clear()
+
     def leave(self) -> None:
         """Take the directory away, if there are none."""
         self._files.leave()

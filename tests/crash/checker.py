@@ -6,20 +6,41 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from .beside import sidecar_for
+from .hooked import Limits
 from .ledger_copy import PASSING, Lease, Ledger
-from .outside import Limits, Outside
+from .outside import Outside
 
 
-def at_any_instant(ledger: Ledger, outside: Outside) -> Iterator[str]:
-    """What must hold even in the moment of the death, before anything is recovered."""
+def at_any_instant(
+    ledger: Ledger, outside: Outside, forgotten: Collection[int] = frozenset()
+) -> Iterator[str]:
+    """What must hold even in the moment of the death, before anything is recovered.
+
+    *forgotten*: leases that a lost or restored ledger may not know until the next agent has looked.
+    """
     yield from ledger.damage
     yield from _held_once(ledger)
-    for lease in sorted({*outside.cgroups, *outside.limits, *outside.usage}):
+    for lease in sorted(outside.leases | outside.sidecars.keys()):
         if lease not in ledger.leases:
-            yield f"lease {lease} has changes outside and is not in the ledger"
-        elif not ledger.leases[lease].holds:
+            if lease not in forgotten:
+                yield f"lease {lease} has changes outside and is not in the ledger"
+        elif lease in outside.leases and not ledger.leases[lease].holds:
             yield f"lease {lease} has changes outside and its slices are free"
-    yield from outside.strays if not ledger.leases else ()
+    yield from (told for told in outside.sidecars.values() if isinstance(told, str))
+
+
+def when_answered(lease: Lease, outside: Outside) -> Iterator[str]:
+    """What must hold once a grant, an attach or a renewal was answered: a lost ledger would not lose it."""
+    if (told := outside.sidecars.get(lease.id)) != sidecar_for(lease):
+        yield f"lease {lease.id}: its sidecar says {told}, and the ledger {sidecar_for(lease)}"
+
+
+def when_started(before: Ledger, outside: Outside) -> Iterator[str]:
+    """Nothing is kept beside the ledger of a lease that had ended *before* the start."""
+    for lease in sorted(outside.sidecars):
+        if lease in before.leases and not before.leases[lease].holds:
+            yield f"orphan: the sidecar of lease {lease}, which had ended before this start"
 
 
 def when_settled(ledger: Ledger, outside: Outside) -> Iterator[str]:
@@ -32,12 +53,15 @@ def when_settled(ledger: Ledger, outside: Outside) -> Iterator[str]:
         elif lease.state != "active" and lease.holds:
             yield f"lease {lease.id} is {lease.state} and its slices are not free"
     active = {lease.id: lease for lease in ledger.leases.values() if lease.state == "active"}
+    ended = ledger.leases.keys() - active.keys()  # the next look takes their sidecars away
     hooked = [lease.id for lease in active.values() if lease.made("hook")]
     yield from _same("cgroup", active, outside.cgroups)
     yield from _same("hook's limits", hooked, outside.limits)
     yield from _same("hook's usage", hooked, outside.usage)
+    yield from _same("sidecar", active, [lease for lease in outside.sidecars if lease not in ended])
     for lease in active.values():
         yield from _as_recorded(lease, outside)
+        yield from when_answered(lease, outside)
     yield from _doors(active, outside)
 
 
@@ -91,9 +115,16 @@ def _same(what: str, wanted: Collection[int], found: Collection[int]) -> Iterato
 def _as_recorded(lease: Lease, outside: Outside) -> Iterator[str]:
     if lease.cgroup != (found := outside.cgroups.get(lease.id)):
         yield f"lease {lease.id}: its cgroup is {found}, and the ledger says {lease.cgroup}"
-    wanted = Limits(lease.id, tuple((_shown(one.vram_bytes), len(one.cus)) for one in lease.slices))
-    if outside.limits.get(lease.id, wanted) != wanted:
-        yield f"lease {lease.id}: its limits are {outside.limits[lease.id]}, not {wanted}"
+    if lease.id in outside.frozen:
+        yield f"lease {lease.id} is active, and its cgroup is frozen"
+    limits, usage = outside.limits.get(lease.id), outside.usage.get(lease.id)
+    if limits is None or usage is None:
+        return  # told already, where it should be
+    devices = tuple((_shown(one.vram_bytes), len(one.cus)) for one in lease.slices)
+    if limits != (wanted := Limits(lease.id, devices, usage.path)):
+        yield f"lease {lease.id}: its limits are {limits}, not {wanted}"
+    if usage.uid != lease.uid:
+        yield f"lease {lease.id}: its usage is for uid {usage.uid} to write, and its holder is {lease.uid}"
 
 
 def _doors(active: dict[int, Lease], outside: Outside) -> Iterator[str]:

@@ -68,6 +68,7 @@ class Ledger:
     held: tuple[tuple[str, int, int], ...] = ()  # device, epoch, CU
     requests: dict[str, int] = field(default_factory=dict)  # lease by request id
     damage: tuple[str, ...] = ()
+    revision: str | None = None  # of the schema
 
     def digest(self) -> str:
         """A name for the state: what is live, in which states, on which devices; no ids, sizes or times."""
@@ -86,13 +87,13 @@ class Ledger:
         return sha256(repr(live).encode()).hexdigest()[:8]
 
 
-def read_ledger(state: Path, scratch: Path) -> Ledger:
-    """The ledger of *state*, from a copy in *scratch*; an empty one where none was made yet."""
+def read_ledger(file: Path, scratch: Path) -> Ledger:
+    """The ledger in *file*, from a copy in *scratch*; an empty one where none was made yet."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700)
-    for name in (LEDGER, f"{LEDGER}-wal"):
-        if (state / name).exists():
-            shutil.copyfile(state / name, scratch / name)
+    for log in ("", "-wal"):
+        if (beside := file.with_name(f"{file.name}{log}")).exists():
+            shutil.copyfile(beside, scratch / f"{LEDGER}{log}")
     if not (scratch / LEDGER).exists():
         return Ledger()
     try:
@@ -156,6 +157,7 @@ def _read(connection: sqlite3.Connection) -> Ledger:
         tuple(tuple(row) for row in connection.execute("SELECT device, epoch, cu FROM held_cus")),
         dict(connection.execute("SELECT request_id, lease FROM request_keys").fetchall()),
         tuple(damage),
+        connection.execute("SELECT version_num FROM alembic_version").fetchone()[0],
     )
 
 

@@ -8,8 +8,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_LIMITS = struct.Struct("<8sIIQIIII128s")
-_DEVICE = struct.Struct("<IIQIIII128s")
+from . import beside, hooked
+from .beside import Sidecar
+from .hooked import Limits, Usage
+
 _ACL_USER = 0x02
 SHM = Path("/dev/shm")
 _HOLDERS = re.compile(r"crash-(\d+)")  # files that holders make
@@ -22,15 +24,9 @@ class Places:
     mount: Path  # of cgroup2
     stem: str  # what the instance's cgroups are called
     hook: Path
+    sidecars: Path
+    state: Path
     nodes: Path  # the simulated machine's dev
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a lease's limits say of it."""
-
-    lease: int
-    devices: tuple[tuple[int, int], ...]  # bytes, and how many CUs are in the mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +43,37 @@ class Outside:
 
     cgroups: dict[int, str]  # by lease, as seen from the mount
     limits: dict[int, Limits]  # by lease
-    usage: frozenset[int]
+    usage: dict[int, Usage]
+    sidecars: dict[int, Sidecar | str]
     acls: dict[str, frozenset[int]]  # uids let in, by device node
     strays: tuple[str, ...]  # what no lease can have
     memory: Memory = Memory()
+    frozen: frozenset[int] = frozenset()  # leases whose cgroup is
+
+    @property
+    def leases(self) -> frozenset[int]:
+        """Whose changes there are."""
+        return frozenset({*self.cgroups, *self.limits, *self.usage})
 
 
 def look(places: Places) -> Outside:
     """Walk everything that an agent changes."""
     strays: list[str] = []
+    cgroups = _cgroups(places, strays)
     return Outside(
-        _cgroups(places, strays),
-        _limits(places.hook / places.stem, strays),
-        _usage(places, strays),
+        cgroups,
+        hooked.limits(places.hook, places.stem, strays),
+        hooked.usage(places.hook, places.stem, strays),
+        beside.sidecars(places.sidecars, strays),
         {path.name: _users(path) for path in (places.nodes / "kfd", *(places.nodes / "dri").iterdir())},
-        (*strays, *_ipc()),
+        (
+            *strays,
+            *hooked.others(places.hook, places.stem),
+            *beside.others(places.state, places.sidecars),
+            *_ipc(),
+        ),
         _memory(),
+        frozenset(lease for lease, path in cgroups.items() if _frozen(places.mount / path[1:])),
     )
 
 
@@ -85,38 +96,11 @@ def _cgroups(places: Places, strays: list[str]) -> dict[int, str]:
     return found
 
 
-def _limits(directory: Path, strays: list[str]) -> dict[int, Limits]:
-    found = {}
-    for lease in _numbers(directory, strays):
-        files = sorted(path.name for path in (directory / str(lease)).iterdir())
-        if files == ["limits"]:
-            content = (directory / str(lease) / "limits").read_bytes()
-            _, _, size, says, _, count, *_ = _LIMITS.unpack_from(content)
-            devices = [_DEVICE.unpack_from(content, _LIMITS.size + at * _DEVICE.size) for at in range(count)]
-            masks = [int.from_bytes(device[-1], "little").bit_count() for device in devices]
-            found[lease] = Limits(says, tuple((one[2], cus) for one, cus in zip(devices, masks, strict=True)))
-        if files != ["limits"] or size != len(content):
-            strays.append(f"{directory / str(lease)} holds {files}, or not what it says")
-    return found
-
-
-def _usage(places: Places, strays: list[str]) -> frozenset[int]:
-    """The usage files: each in one of several small file systems that say by ``.UID`` whose they are."""
-    found: set[int] = set()
-    spaces = places.hook / "usage"
-    for path in (each for space in spaces.iterdir() for each in space.iterdir()) if spaces.exists() else ():
-        match = re.fullmatch(rf"{places.stem}-(\d+)", path.name)
-        if match and int(match[1]) not in found:
-            found.add(int(match[1]))
-        elif match or not re.fullmatch(r"\.\d+", path.name):
-            strays.append(str(path))
-    return frozenset(found)
-
-
-def _numbers(directory: Path, strays: list[str]) -> list[int]:
-    names = [path.name for path in directory.iterdir()] if directory.exists() else []
-    strays += [f"{directory / name}" for name in names if not name.isdecimal()]
-    return [int(name) for name in names if name.isdecimal()]
+def _frozen(cgroup: Path) -> bool:
+    try:
+        return (cgroup / "cgroup.freeze").read_text(encoding="ascii").strip() != "0"
+    except OSError:  # it is being removed
+        return False
 
 
 def _users(node: Path) -> frozenset[int]:

@@ -10,9 +10,12 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from alembic.script import ScriptDirectory
 
 from nodeagent import config as settings
 from nodeagent import wiring
@@ -20,11 +23,14 @@ from nodeagent.adapters.machine import Machine, SimulatedTree
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
 from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.ledger import migrate
 from nodeagent.ledger.backup import backup
+from nodeagent.ledger.engine import connect
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order
 from nodeagent.service.reconcile import Reconciler
 from nodeagent.service.watch import Watch
 from nodeagent.tiers import Node
+from tests.ledger.old_schemas import LATER, REVISIONS, fill, migrations_of_next_version
 
 from .tracing import Kill, arm, load_filter
 
@@ -65,6 +71,31 @@ def build(state: Path, root: Path, machine: Machine, clock: Clock) -> wiring.Bui
     )
     node = Node(SimulatedTree(root, machine), root, machine.name)
     return wiring.build(config, node, clock=clock)  # type: ignore[arg-type]
+
+
+def old_ledger(file: Path, device: str) -> None:
+    """Make a ledger of the oldest revision, with leases on *device*: root's, which no gate had let in."""
+    migrate.migrate(file, to=REVISIONS[0])
+    changes = {
+        "0000:c1:00.0/0": device,
+        "'pool'": f"'{device.partition('/')[0]}'",
+        ", 1000, 1000, 1000,": ", 0, 0, 0,",
+        "'verified'": "'undone'",
+    }
+    with closing(connect(file)) as connection:
+        fill(connection, REVISIONS[0], changes)
+
+
+def prepare_next_version(directory: Path) -> None:
+    """Make and compile the migrations of the version after this one."""
+    migrations_of_next_version(directory)
+    tuple(ScriptDirectory(str(directory)).walk_revisions())
+
+
+def next_version(directory: Path) -> None:
+    """From here on, this process is an agent of the next version."""
+    migrate.files = lambda _: directory  # type: ignore[attr-defined]
+    migrate.NEWEST = LATER
 
 
 def serve(built: wiring.Built, clock: Clock, connection: socket.socket, program: bytes) -> None:

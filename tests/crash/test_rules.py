@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import at_any_instant, when_settled
+from tests.crash.beside import sidecar_for
+from tests.crash.checker import at_any_instant, when_answered, when_settled, when_started
+from tests.crash.hooked import Limits, Usage
 from tests.crash.ledger_copy import Lease, Ledger, Slice, cus_of
-from tests.crash.outside import Limits, Memory, Outside
+from tests.crash.outside import Memory, Outside
 from tests.crash.word import Holder, Promise, Word
 
 GIB = 1 << 30
@@ -19,6 +21,7 @@ NOW = 100
 SLICE = Slice("renderD128/0", 1, "pool", frozenset({0, 1}), False, GIB, 1, "held")
 LEASE = Lease(7, "active", 1000, "ttl", True, 200, "/x-7.slice", (SLICE,), (("hook", "verified"),))
 OTHER = replace(LEASE, id=8, cgroup="/x-8.slice", slices=(replace(SLICE, cus=frozenset({2, 3})),))
+KNOWN = {7: LEASE, 8: OTHER}
 FREE = replace(LEASE, state="released", slices=(replace(SLICE, state="free"),))
 HELD = GIB - (64 << 20)  # of a GiB, by the hook
 
@@ -34,8 +37,9 @@ def outside(*leases: int, uids: frozenset[int] = frozenset({1000})) -> Outside:
     """As an agent leaves it that holds *leases*."""
     return Outside(
         {lease: f"/x-{lease}.slice" for lease in leases},
-        {lease: Limits(lease, ((HELD, 2),)) for lease in leases},
-        frozenset(leases),
+        {lease: Limits(lease, ((HELD, 2),), "/u") for lease in leases},
+        {lease: Usage("/u", 1000) for lease in leases},
+        {lease: sidecar_for(KNOWN[lease]) for lease in leases},
         {"kfd": uids, "renderD128": uids},
         (),
     )
@@ -65,13 +69,44 @@ WRONG = {
     "no limits": (ledger(LEASE), replace(outside(7), limits={}), "lease 7 is active without the hook's l"),
     "other limits": (
         ledger(LEASE),
-        replace(outside(7), limits={7: Limits(7, ((GIB, 2),))}),
+        replace(outside(7), limits={7: Limits(7, ((GIB, 2),), "/u")}),
         "lease 7: its limits",
     ),
     "another mask": (
         ledger(LEASE),
-        replace(outside(7), limits={7: Limits(7, ((HELD, 3),))}),
+        replace(outside(7), limits={7: Limits(7, ((HELD, 3),), "/u")}),
         "lease 7: its l",
+    ),
+    "limits that name another usage": (
+        ledger(LEASE),
+        replace(outside(7), usage={7: Usage("/v", 1000)}),
+        "lease 7: its limits",
+    ),
+    "another's usage": (
+        ledger(LEASE),
+        replace(outside(7), usage={7: Usage("/u", 1001)}),
+        "lease 7: its usage is for uid 1001",
+    ),
+    "no sidecar": (
+        ledger(LEASE),
+        replace(outside(7), sidecars={}),
+        "lease 7 is active without the sidecar",
+    ),
+    "a sidecar of before": (
+        ledger(replace(LEASE, deadline_ns=300)),
+        outside(7),
+        "lease 7: its sidecar says",
+    ),
+    "a sidecar of no lease": (
+        ledger(),
+        replace(outside(uids=frozenset()), sidecars={7: sidecar_for(LEASE)}),
+        "orphan: the sidecar of lease 7",
+    ),
+    "a broken sidecar": (ledger(LEASE), replace(outside(7), sidecars={7: "torn"}), "torn"),
+    "a frozen lease": (
+        ledger(LEASE),
+        replace(outside(7), frozen=frozenset({7})),
+        "lease 7 is active, and its cgroup is frozen",
     ),
     "another cgroup": (ledger(LEASE), replace(outside(7), cgroups={7: "/y"}), "lease 7: its cgroup is /y"),
     "an open door": (ledger(LEASE), outside(7, uids=frozenset({1000, 1001})), "ACL: kfd lets in"),
@@ -90,8 +125,29 @@ def test_what_is_right_is_not_told() -> None:
     """Live leases with all that they need, sharers of one set, and ended leases without anything are well."""
     assert list(when_settled(ledger(LEASE, OTHER), outside(7, 8))) == []
     both = ledger(replace(LEASE, slices=SHARED), replace(OTHER, slices=SHARED))
-    assert list(when_settled(both, outside(7, 8))) == []
+    seen = replace(outside(7, 8), sidecars={id: sidecar_for(lease) for id, lease in both.leases.items()})
+    assert list(when_settled(both, seen)) == []
     assert list(when_settled(ledger(FREE), outside(uids=frozenset()))) == []
+
+
+def test_what_a_lost_ledger_has_forgotten_waits_for_the_next_agent() -> None:
+    """Until one has looked, what a lost ledger need not know is no orphan, and anything else is."""
+    assert list(at_any_instant(ledger(), outside(7), {7})) == []
+    assert len(list(at_any_instant(ledger(), outside(7, 8), {7}))) == 1
+
+
+def test_an_answer_is_kept_beside_the_ledger() -> None:
+    """A lease that was answered is in its sidecar by then, as it is in the ledger."""
+    assert list(when_answered(LEASE, outside(7))) == []
+    assert len(list(when_answered(LEASE, outside()))) == 1
+
+
+def test_a_sidecar_goes_by_the_next_start() -> None:
+    """That of a lease that ended stays until the agent looks; one that starts has looked."""
+    left = replace(outside(uids=frozenset()), sidecars={7: sidecar_for(LEASE)})
+    assert list(when_settled(ledger(FREE), left)) == []
+    assert list(when_started(ledger(LEASE), left)) == []
+    assert len(list(when_started(ledger(FREE), left))) == 1
 
 
 def test_in_the_moment_of_a_death_a_release_may_be_half_done() -> None:
@@ -145,6 +201,19 @@ def test_a_release_without_an_answer_may_go_either_way(holder: Holder, left: Led
     assert not given.promises[7].may_end or given.promises[7].ended
 
 
+def test_a_lost_ledger_may_lose_what_had_no_right_to_live_on(holder: Holder) -> None:
+    """What has to live comes back; what was being ended may be gone, and what had ended is forgotten."""
+    given = word(holder)
+    given.ledger_lost(outside(7), NOW)
+    assert [*given.check(ledger(), Memory(), NOW)] == ["lost: lease 7 was answered, and is not in the ledger"]
+    given = word(holder, may_end=True)
+    given.ledger_lost(outside(7), NOW)
+    assert list(given.check(ledger(), Memory(), NOW)) == []
+    given = word(holder, ended=True)
+    given.ledger_lost(outside(), NOW)
+    assert given.promises == {} and given.highest == 0
+
+
 def test_a_live_holders_memory_stays(holder: Holder) -> None:
     """What a process of a live lease made is not taken from under it."""
     holder.made = True
@@ -172,5 +241,5 @@ def test_cu_lists_are_read_as_they_are_spelled() -> None:
 
 def test_nothing_of_the_agents_judges_it() -> None:
     """The modules that look and judge import nothing of the agent."""
-    for name in ("checker", "ledger_copy", "outside", "word"):
+    for name in ("beside", "checker", "hooked", "ledger_copy", "outside", "word"):
         assert "nodeagent." not in (Path(__file__).parent / f"{name}.py").read_text()

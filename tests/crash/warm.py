@@ -13,8 +13,8 @@ from sqlalchemy.util import LRUCache
 
 from nodeagent.ledger import engine
 
-from .subject import Verbs
-from .world import World
+from .subject import Verbs, prepare_next_version
+from .world import NEXT_MIGRATIONS, World
 
 _MOST_STATEMENTS = 2000
 
@@ -38,6 +38,7 @@ def share_statements() -> None:
 def warm_up(tools: Path) -> None:
     """Live one agent's life in this very process, untraced."""
     share_statements()
+    prepare_next_version(NEXT_MIGRATIONS)
     world = World(tools, keeps=False, real_time=False)
     try:
         built = world.build()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .ledger_copy import Lease, Ledger
-from .outside import Memory
+from .outside import Memory, Outside
 
 PATIENCE_SECONDS = 20
 
@@ -77,14 +77,23 @@ class Promise:
     may_end: bool = False  # its release was asked for and not answered
     renewing: bool = False  # so was its renewal
     attaching: bool = False  # so was its holder's entry
+    unarmed: bool = False  # a restored ledger need not know that somebody is in
+    ending: bool = False  # it may be gone from a ledger that was lost: it had no right to live on
 
     @property
     def in_cgroup(self) -> bool:
         """Whether it lives as long as somebody is in its cgroup."""
         return self.anchor == "cgroup" and self.attached
 
+    @property
+    def held_unarmed(self) -> bool:
+        """Whether its holder is in, of which the ledger may know nothing."""
+        return self.unarmed and self.in_cgroup and self.holder.alive()
+
     def must_end(self, now_ns: int) -> bool:
         """Whether it has no right to live on."""
+        if self.held_unarmed:
+            return self.ended
         overdue = all(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
         gone = not self.holder.alive() and self.anchor in ("process", "cgroup")
         return self.ended or overdue or gone
@@ -98,15 +107,12 @@ class Promise:
     def settled_as(self, row: Lease) -> None:
         """From here on it is as the ledger has it: what was unanswered went one way."""
         self.deadlines = {row.deadline_ns}
-        self.may_end = self.renewing = self.attaching = False
+        self.may_end = self.renewing = self.attaching = self.ending = False
 
     def may_end_at(self, now_ns: int) -> bool:
         unseen = self.attaching and not self.holder.alive()
-        return (
-            self.may_end
-            or unseen
-            or any(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
-        )
+        overdue = any(deadline is not None and deadline <= now_ns for deadline in self.deadlines)
+        return self.may_end or unseen or (overdue and not self.held_unarmed)
 
 
 @dataclass
@@ -116,6 +122,7 @@ class Word:
     promises: dict[int, Promise] = field(default_factory=dict)
     unanswered: dict[str, dict[str, Any]] = field(default_factory=dict)  # grants by request id
     highest: int = 0  # id
+    forgotten: frozenset[int] = frozenset()  # that a lost or restored ledger need not know yet
 
     def live(self) -> list[Promise]:
         return [promise for promise in self.promises.values() if not promise.ended]
@@ -142,9 +149,38 @@ class Word:
                 {answer["deadline_ns"]},
             )
 
+    def sure(self, now_ns: int) -> Iterator[int]:
+        """The leases that live and have to."""
+        for promise in self.live():
+            if not promise.may_end and not promise.must_end(now_ns):
+                yield promise.id
+
+    def ledger_lost(self, outside: Outside, now_ns: int) -> None:
+        """What lives has to come back; what has ended nobody knows any more, nor its id."""
+        self._doubt(outside, now_ns)
+        self.promises = {promise.id: promise for promise in self.live()}
+        self.highest = max(self.sure(now_ns), default=0)
+
+    def ledger_restored(self, outside: Outside, now_ns: int) -> None:
+        """What was granted since has to come back; renewals since are lost with the ledger they were in."""
+        self._doubt(outside, now_ns)
+        for promise in self.live():
+            promise.renewing = promise.unarmed = True
+
+    def _doubt(self, outside: Outside, now_ns: int) -> None:
+        sure = set(self.sure(now_ns))
+        for promise in self.promises.values():
+            promise.ending = promise.id not in sure
+        self.forgotten |= outside.leases | outside.sidecars.keys()
+
     def rebooted(self) -> None:
         """No lease outlives a boot, whatever it was promised."""
         self.unanswered.clear()
+        if self.forgotten:  # and nobody has looked: the sidecars are gone too, and with both the ids
+            self.highest = 0
+            for promise in self.promises.values():
+                promise.ending = True
+        self.forgotten = frozenset()
         for promise in self.live():
             promise.ended = True
 
@@ -154,9 +190,12 @@ class Word:
         *memory*: whose shared memory there is.
         """
         self._adopt(ledger)
-        for promise in self.promises.values():
+        self.forgotten = frozenset()
+        for promise in tuple(self.promises.values()):
             row = ledger.leases.get(promise.id)
-            if row is None:
+            if row is None and promise.ending:
+                del self.promises[promise.id]
+            elif row is None:
                 yield f"lost: lease {promise.id} was answered, and is not in the ledger"
             else:
                 yield from self._kept(promise, row, now_ns)
@@ -166,17 +205,20 @@ class Word:
                 yield f"lease {lease.id} is active, and nobody asked for it"
 
     def _kept(self, promise: Promise, row: Lease, now_ns: int) -> Iterator[str]:
+        holder = promise.holder
         if promise.attaching or promise.renewing:
             promise.deadlines = {row.deadline_ns}  # either way is well: its agent died before it answered
         if row.state == "released":
             if not promise.must_end(now_ns) and not promise.may_end_at(now_ns):
                 yield f"lost: lease {promise.id} was granted, and is released"
-            if promise.attached and promise.holder.alive():
-                yield f"lease {promise.id} is free, and process {promise.holder.pid} of it lives"
+            if promise.attached and holder.alive():
+                yield f"lease {promise.id} is free, and process {holder.pid} of it lives"
             promise.ended = True
         elif promise.must_end(now_ns):
             yield f"lost: lease {promise.id} had ended, and is {row.state}"
         else:
+            if promise.ending and not holder.alive():
+                holder.ended = True  # by a release of which the ledger knows nothing any more
             promise.settle_attach(row)
             yield from self._unchanged(promise, row)
             promise.settled_as(row)
@@ -192,7 +234,7 @@ class Word:
             yield f"{told} was told {promise.cgroup}, and has {row.cgroup}"
         if promise.attached and not holder.ended and holder.cgroup() != promise.cgroup:
             yield f"disturbed: process {holder.pid} of {told} is in {holder.cgroup()}"
-        if promise.in_cgroup and not row.armed:
+        if promise.in_cgroup and not row.armed and not promise.unarmed:
             yield f"lost: {told} was attached to, and waits for its holder"
 
     def _adopt(self, ledger: Ledger) -> None:

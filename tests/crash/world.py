@@ -20,16 +20,18 @@ from nodeagent import wiring
 from nodeagent.adapters import machine
 
 from . import subject
-from .ledger_copy import Ledger, read_ledger
+from .ledger_copy import LEDGER, Ledger, read_ledger
 from .outside import Outside, Places, look
 from .tracing import Kill, Traced, Tracer
 from .word import Holder
 
 MACHINE = "vega10"  # two devices, and so many conflicts
+DEVICE = "renderD128/0"  # one of them
 KFD_NUMBER = (511, 0)
 DRM_MAJOR, RENDER_MINORS = 226, (128, 129)
 RUN = Path("/run")
 HOOK = RUN / "nodeagent" / "hook"
+NEXT_MIGRATIONS = RUN / "migrations"  # of the next version
 FIRST_NS = 10**12
 NO_KILL = Kill(0, after=False)
 ANSWER_SECONDS = 90.0
@@ -68,9 +70,10 @@ class World:
     """Made anew for every few dozen deaths. *keeps*: it also knows what a power loss would leave.
 
     In *real_time* none is skipped, so the kernel's times are the agent's too, and holders make shared memory.
+    *old*: there is a ledger of the oldest revision, with leases of another boot.
     """
 
-    def __init__(self, tools: Path, *, keeps: bool, real_time: bool) -> None:
+    def __init__(self, tools: Path, *, keeps: bool, real_time: bool, old: bool = False) -> None:
         self.base = RUN / f"crash-{secrets.token_hex(6)}"
         self.state, self.root = self.base / "state", self.base / "machine"
         self._surviving = self.base / "surviving"
@@ -89,10 +92,17 @@ class World:
         self._make_nodes()
         self._job.mkdir()
         stem = wiring.instance(self.state).removesuffix(".slice")
-        self.places = Places(cgroup2_mount(), stem, HOOK, self.root / "dev")
+        self.places = Places(
+            cgroup2_mount(), stem, HOOK, HOOK.parent / "leases" / stem, self.state, self.root / "dev"
+        )
         kept = {"state": self.state, "surviving": self._surviving} if keeps else {}
         self._tracer = Tracer(tools, **kept)
         self._built: wiring.Built | None = None
+        self.kept_backup: Path | None = None
+        self.later = False  # whether a later version of the agent is installed
+        if old:
+            subject.old_ledger(self.state / LEDGER, DEVICE)
+            self._all_synced()
 
     def build(self) -> wiring.Built:
         """The agent of this boot, which has not started yet."""
@@ -108,6 +118,8 @@ class World:
         if pid == 0:
             try:
                 ours.close()
+                if self.later:
+                    subject.next_version(NEXT_MIGRATIONS)
                 subject.serve(built, self.clock, theirs, self._tracer.filter)
             finally:
                 os._exit(0)
@@ -144,7 +156,56 @@ class World:
             self.clock.now_ns += nanoseconds
 
     def ledger(self) -> Ledger:
-        return read_ledger(self.state, self.base / "copy")
+        return read_ledger(self.state / LEDGER, self.base / "copy")
+
+    def keep_backup(self, target: Path) -> None:
+        """From here on *target* is the backup that there is."""
+        if self.kept_backup is not None:
+            self.kept_backup.unlink()
+        self.kept_backup = target
+
+    def ledger_of_backup(self) -> Ledger:
+        assert self.kept_backup is not None
+        return read_ledger(self.kept_backup, self.base / "copy")
+
+    def lose_ledger(self) -> None:
+        """Take all files of the state directory, and the backup: ids start over, and it knows higher ones."""
+        self._end_forgotten()
+        if self.kept_backup is not None:
+            self.kept_backup.unlink()
+            self.kept_backup = None
+        for path in self.state.iterdir():
+            if path.is_file():
+                path.unlink()
+        self._all_synced()
+
+    def restore(self) -> None:
+        """Put the backup in the ledger's place."""
+        assert self.kept_backup is not None
+        self._end_forgotten()
+        for beside in self.state.glob(f"{LEDGER}-*"):
+            beside.unlink()
+        shutil.copyfile(self.kept_backup, self.state / LEDGER)
+        self._all_synced()
+
+    def _end_forgotten(self) -> None:
+        """Remove, as a job's end does, the cgroups below jobs of which nobody will know without the ledger.
+
+        They are empty: their leases have no sidecar yet, so nobody was told of them.
+        """
+        seen = self.outside()
+        own = f"/{self.places.stem}.slice/"
+        for lease, path in seen.cgroups.items():
+            if lease not in seen.sidecars and not path.startswith(own):
+                _remove(self.places.mount / path.removeprefix("/"))
+
+    def upgraded(self, before: Ledger, after: Ledger) -> Iterator[str]:
+        """A ledger whose schema was changed has its copy of *before* beside it."""
+        if before.revision in (None, after.revision):
+            return
+        copies = self.state.glob(f"{LEDGER}.before-upgrade-from-{before.revision}*")
+        if not any(read_ledger(copy, self.base / "copy") == before for copy in copies):
+            yield f"there is no copy of the ledger from before its upgrade from {before.revision}"
 
     def outside(self) -> Outside:
         return look(self.places)

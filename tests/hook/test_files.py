@@ -60,6 +60,17 @@ def test_removal_takes_half_made_files_along(node: Node) -> None:
     assert not [path for path in (*halves, limits, usage, limits.parent) if path.exists()]
 
 
+def test_a_half_made_file_makes_its_lease_known(node: Node) -> None:
+    """One that is all a crash left of a lease, which the ledger has lost, is found and goes."""
+    node.lease(MIB, uid=USER)
+    half = node.usage.with_name(f"{node.usage.name}.new")
+    node.files.remove(LEASE)
+    half.touch()
+    assert LEASE in node.files.leases()
+    node.files.remove(LEASE)
+    assert not half.exists()
+
+
 def test_the_files_are_roots_and_the_holders(node: Node) -> None:
     """Limits are root's and closed to writing; usage is the holder's alone; directories are root's."""
     node.lease(MIB, uid=USER)

@@ -79,6 +79,41 @@ def test_a_failed_backup_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_half_made_backup_does_not_look_like_one(
+    ledger: Ledger, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is whole it has another name, so a death leaves none to restore; the next try clears up."""
+    seen: list[set[str]] = []
+
+    def die(source: Path, target: Path) -> None:
+        seen.append({each.name for each in tmp_path.glob("*copy*")})
+        raise OSError("died")
+
+    left = tmp_path / ".copy.part-journal"
+    left.write_text("of a try that died")
+    with monkeypatch.context() as dying, pytest.raises(OSError, match="died"):
+        dying.setattr("nodeagent.ledger.backup._copy", die)
+        backup(path, tmp_path / "copy")
+    assert seen == [{".copy.part"}] and not left.exists()
+    backup(path, tmp_path / "copy")
+    assert {each.name for each in tmp_path.glob("*copy*")} == {"copy"}
+
+
+def test_two_backups_at_once_to_one_file_make_no_half_one(
+    ledger: Ledger, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one whose file was taken away says so, and gives its name to nothing."""
+
+    def second(source: Path, target: Path) -> None:
+        target.unlink()
+        target.touch()
+
+    monkeypatch.setattr("nodeagent.ledger.backup._copy", second)
+    with pytest.raises(OutsideFault, match="another backup"):
+        backup(path, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_copy_that_is_not_sound_is_no_backup(ledger: Ledger, path: Path, tmp_path: Path) -> None:
     """Rows that contradict each other are told now, not on the day of the restore; no file is left."""
     with ledger.write() as tx:

@@ -8,13 +8,13 @@ import stat
 import subprocess
 import sys
 from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 
 import ledger_builders as build
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from old_schemas import LATER, REVISIONS, fill, migrations_of_next_version
 from sqlalchemy import create_engine
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
@@ -23,12 +23,9 @@ from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.ledger import checks
 from nodeagent.ledger.engine import connect
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.ledger.migrate import NEWEST, migrate, revision, script
+from nodeagent.ledger.migrate import NEWEST, migrate, revision
 from nodeagent.ledger.tables import metadata
 from nodeagent.ledger.triggers import TRIGGERS
-
-REVISIONS = [each.revision for each in script().walk_revisions()][::-1]
-SAMPLES = Path(__file__).parent / "samples"
 
 
 def test_the_migrated_tables_are_the_codes(path: Path) -> None:
@@ -66,23 +63,13 @@ def test_the_migrated_triggers_are_the_codes(path: Path) -> None:
     assert found == set(TRIGGERS)
 
 
-def fill(connection: sqlite3.Connection, sample: Path) -> None:
-    """Insert rows as they stood, which the triggers, for the moment, would not have as new ones."""
-    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {name}")
-    connection.executescript(sample.read_text())
-    for _, statement in triggers:
-        connection.execute(statement)
-
-
 @pytest.mark.parametrize("origin", REVISIONS)
 def test_a_ledger_of_every_revision_comes_along(path: Path, clock: build.TurnedClock, origin: str) -> None:
     """A database with data of any revision is upgraded, sound, and has its live lease still."""
     path.parent.mkdir()
     migrate(path, to=origin)
     with closing(connect(path)) as connection:
-        fill(connection, SAMPLES / f"{origin}.sql")
+        fill(connection, origin)
     migrate(path)
     assert revision(path) == REVISIONS[-1]
     ledger = Ledger(path, clock)
@@ -141,21 +128,6 @@ def test_a_first_start_cut_short_is_taken_up(path: Path, tmp_path: Path) -> None
     assert migrate(path) == tuple(REVISIONS)
 
 
-NEXT = """
-import sqlalchemy as sa
-from alembic import op
-revision, down_revision, branch_labels, depends_on = "9999", "{head}", None, None
-
-def upgrade():
-    triggers = op.get_bind().exec_driver_sql(
-        "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'leases'").scalars().all()
-    with op.batch_alter_table("leases", recreate="always") as table:
-        table.add_column(sa.Column("colour", sa.Text()))
-    for trigger in triggers:
-        op.execute(trigger)
-"""
-
-
 def test_a_step_that_copies_a_table_keeps_what_hangs_on_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,16 +135,14 @@ def test_a_step_that_copies_a_table_keeps_what_hangs_on_it(
     path.parent.mkdir()
     migrate(path)
     with closing(connect(path)) as connection:
-        fill(connection, SAMPLES / "0001.sql")
-    later = tmp_path / "migrations"
-    shutil.copytree(str(files("nodeagent.migrations")), later)
-    (later / "versions" / "9999_later.py").write_text(NEXT.format(head=REVISIONS[-1]))
+        fill(connection, REVISIONS[0])
+    later = migrations_of_next_version(tmp_path / "migrations")
     monkeypatch.setattr("nodeagent.ledger.migrate.files", lambda _: later)
-    monkeypatch.setattr("nodeagent.ledger.migrate.NEWEST", "9999")
-    assert migrate(path) == ("9999",)
+    monkeypatch.setattr("nodeagent.ledger.migrate.NEWEST", LATER)
+    assert migrate(path) == (LATER,)
     (copy,) = path.parent.glob("*.before-upgrade-*")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert (revision(copy), revision(path)) == (REVISIONS[-1], "9999")
+    assert (revision(copy), revision(path)) == (REVISIONS[-1], LATER)
     with closing(connect(path)) as connection:
         assert checks.problems(connection) == ()
         assert connection.execute("SELECT count(*), count(colour) FROM leases").fetchone() == (2, 0)

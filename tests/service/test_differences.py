@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_builders import House, admin, until
+from service_builders import House, admin, until, user
 from service_world import ScriptedEffect, TurnedClock
 from structlog.testing import capture_logs
 
@@ -192,6 +192,30 @@ def test_a_live_lease_on_a_frozen_cgroup_is_thawed(build, tree: CgroupTree, chil
     assert (again.state(lease.id), frozen(tree, lease)) == (LeaseState.ACTIVE, False)
     assert done(again) == [("thaw_cgroup", lease.id)]
     assert again.release(lease).state is LeaseState.RELEASED
+
+
+def test_who_entered_since_a_restored_backup_is_not_reaped(
+    build, tree: CgroupTree, children, tmp_path, clock
+) -> None:
+    """A backup from between grant and attach says that nobody is in yet: who is in holds the lease."""
+    home = build(tree=tree)
+    asked, child = children.sleeper(), children.sleeper()
+    lease = home.grant(user(pid=asked.pid), cus=8, anchor=AnchorKind.CGROUP)
+    backup(tmp_path / "state/ledger.sqlite3", tmp_path / "copy")
+    home.enter(lease, child.pid)
+    home.die()
+    for file in (tmp_path / "state").glob("ledger.sqlite3-*"):
+        file.unlink()
+    shutil.copyfile(tmp_path / "copy", tmp_path / "state/ledger.sqlite3")
+    asked.kill()
+    asked.wait()
+    clock.turn(1000)
+    again = build(tree=tree)
+    again.look()
+    assert again.state(lease.id) is LeaseState.ACTIVE and child.poll() is None
+    child.kill()
+    child.wait()
+    until(lambda: again.look() or again.state(lease.id) is LeaseState.RELEASED)
 
 
 def test_who_freezes_a_live_lease_later_means_it(build, tree: CgroupTree) -> None:

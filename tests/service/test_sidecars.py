@@ -110,6 +110,17 @@ def test_a_rebuilt_lease_keeps_its_epoch(build, tree: CgroupTree, tmp_path) -> N
     assert home.agent.device(device.key).epoch == device.epoch + 1
 
 
+def test_a_half_written_sidecar_goes_by_the_next_start(build, tree: CgroupTree) -> None:
+    """Of a lease whose agent died while it wrote, and which then ended, nothing stays."""
+    home = build(tree=tree)
+    lease = home.grant(cus=8, anchor=CGROUP)
+    left = home.sidecar_files.path(lease.id).with_suffix(".new")
+    left.write_text("half")
+    home.die()
+    build(tree=tree)
+    assert not left.exists()
+
+
 def test_what_was_not_proved_clean_is_not_forgotten(
     build, tree: CgroupTree, tmp_path, children, monkeypatch
 ) -> None:
