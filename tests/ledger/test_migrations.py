@@ -23,7 +23,7 @@ from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.ledger import checks
 from nodeagent.ledger.engine import connect
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.ledger.migrate import NEWEST, migrate, revision
+from nodeagent.ledger.migrate import NEWEST, migrate, revision, script
 from nodeagent.ledger.tables import metadata
 from nodeagent.ledger.triggers import TRIGGERS
 
