@@ -123,8 +123,6 @@ class Reconciler:
             self._guarded(step, step.__name__.strip("_"))
         if self._due("quarantine", self._periods.quarantine):
             self._guarded(self._quarantine, "quarantine")
-        if self._due("prune", self._periods.prune):
-            self._guarded(self._prune, "prune")
 
     def _guarded(self, step: Callable[[], object], name: str, lease: int = 0) -> None:
         """Run *step*; a fault is logged when it is a new one, not at every look.
@@ -163,6 +161,8 @@ class Reconciler:
             if not self._stop:
                 began = time.monotonic()
                 self.run_once()
+                if self._due("prune", self._periods.prune):  # not in a look: a start is not to wait for it
+                    self._guarded(self._prune, "prune")
                 self._beat()
                 took = time.monotonic() - began
                 time.sleep(max(self._periods.pause, min(self._periods.look, took / self._periods.share)))

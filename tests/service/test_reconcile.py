@@ -349,6 +349,17 @@ def test_the_thread_grants_those_who_wait(build) -> None:
     assert house.agent.wait_lease(user(), waiting.id, 20).state is LeaseState.ACTIVE
 
 
+def test_history_is_pruned_by_the_thread_alone(build, monkeypatch) -> None:
+    """Not by the look that a start waits for: there may be much to prune."""
+    monkeypatch.setattr("nodeagent.service.reconcile.KEEP_EVENTS", 1)
+    house = build(periods=Periods(look=0.01, pause=0))
+    house.release(house.grant(cus=8))
+    house.look()
+    assert len(house.ledger.events()) > 1
+    house.reconciler.start()
+    until(lambda: len(house.ledger.events()) <= 1)
+
+
 def test_events_tell_everyone_their_own(house: House) -> None:
     """An administrator follows all events, a user those of their leases only; a wait ends with the event."""
     mine, other = house.grant(user(), cus=8), house.grant(user(1001), cus=8)
