@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from service_builders import GIB, House, node_directory
+from service_builders import GIB, House, admin, node_directory
 from service_world import TurnedClock
 
 from nodeagent.domain.baseline import LOOKS, Baseline, settled
@@ -117,6 +117,18 @@ def test_a_leaked_card_is_not_idle(card: Card, build) -> None:
     again = Card(build("mi210"))
     assert again.look(LOOKS + 1) == IDLE
     assert again.rises() == []
+
+
+def test_who_forces_a_leaked_slice_free_takes_the_leak_for_idle(card: Card) -> None:
+    """Then the card can be granted from again, less what leaked; the event says how much that is."""
+    lease = grant_on(card.house)
+    card.use(5 * GIB)
+    assert card.house.release(lease).state is LeaseState.FAILED
+    card.house.agent.clear_lease(admin(), lease.id, force=True)
+    assert card.look(LOOKS - 1) == IDLE
+    assert card.look() == 5 * GIB
+    assert card.rises() == [{"pool": CARD, "before_bytes": IDLE, "idle_bytes": 5 * GIB}]
+    assert card.house.release(grant_on(card.house)).state is LeaseState.RELEASED
 
 
 def test_a_baseline_never_rises_in_silence(card: Card) -> None:
