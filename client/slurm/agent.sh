@@ -69,10 +69,9 @@ is_number() {
     case $1 in '' | *[!0-9]*) return 1 ;; esac
 }
 
-# Fit for a log, `sinfo -R` and a terminal: at most 200 printable ASCII characters.
+# Whether $1 is fit for a log, `sinfo -R` and a terminal: one line of ASCII without control characters.
 is_printable() {
     case $1 in *[!\ -~]*) return 1 ;; esac
-    [ "${#1}" -le 200 ]
 }
 
 # Set $clock to the seconds since the node started, and $now to the same in hundredths. The agent uses this clock too.
@@ -148,5 +147,5 @@ read_answer() {
     word=${answer%%"$newline"*}
     [ "$word" != "$answer" ] || text=''
     text=${text%%"$newline"*}
-    is_printable "$text" || text='(the reason cannot be shown: it is not plain text)'
+    is_printable "$text" && [ "${#text}" -le 200 ] || text='(the reason cannot be shown: it is not plain text)'
 }

@@ -69,6 +69,13 @@ def test_a_task_of_an_unmasked_lease_gets_less(site: Site, agent: PlayedAgent) -
     assert (ended.code, ended.stdout) == (0, "export HIP_VISIBLE_DEVICES=\n")
 
 
+def test_a_lease_of_many_gpus_is_told_in_full(site: Site, agent: PlayedAgent) -> None:
+    """A line for the user may be as long as a lease of 63 partitions makes it."""
+    line = f"print gpulease: lease 7: {', '.join(f'0000:c1:00.0/{n} 38 CUs 23 GiB' for n in range(63))}\n"
+    agent.play(line)
+    assert site.task().stdout == line
+
+
 @EVERY_SHELL
 def test_the_masks_of_several_gpus_pass(site: Site, agent: PlayedAgent) -> None:
     """A mask may name several GPUs; the semicolons between them are of no other value."""
