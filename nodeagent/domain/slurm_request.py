@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from nodeagent.domain import shards
 from nodeagent.domain.device import VRAM_GRAIN, Device
 from nodeagent.domain.request import SliceRequest
 
@@ -80,18 +81,14 @@ def _slice(place: Place, asked: Asked | None, gpus: int) -> SliceRequest | str:
     mine = 1 if asked is None or asked.shards is None else max(1, asked.shards // gpus)
     if mine > place.shards:
         return f"asks for {mine} shards of a GPU that has {place.shards}"
-    share = _percent(mine, place.shards)
-    cu = share if asked is None or asked.cu_percent is None else asked.cu_percent
-    if not 0 < cu <= share:
-        return f"asks for {cu:g} % of the CUs: {mine} of {place.shards} shards are up to {share:g} %"
+    share = replace(shards.asked(mine, place.shards), device=(place.device.key,))
+    if asked is not None and asked.cu_percent is not None:
+        if not 0 < asked.cu_percent <= (share.cu_percent or 0):
+            return f"asks for {asked.cu_percent:g} % of the CUs, and has {mine} of {place.shards} shards"
+        share = replace(share, cu_percent=asked.cu_percent)
     if asked is None or asked.vram_bytes is None:
-        return SliceRequest(device=(place.device.key,), cu_percent=cu, vram_percent=share)
+        return share
     most = place.device.grantable_bytes * mine // place.shards // VRAM_GRAIN * VRAM_GRAIN
     if asked.vram_bytes > most:
         return f"asks for {asked.vram_bytes} bytes of VRAM: {mine} of {place.shards} shards are {most}"
-    return SliceRequest(device=(place.device.key,), cu_percent=cu, vram_bytes=asked.vram_bytes)
-
-
-def _percent(part: int, whole: int) -> float:
-    """Rounded down: all parts together are never more than the whole."""
-    return 100_000_000 * part // whole / 1_000_000
+    return replace(share, vram_percent=None, vram_bytes=asked.vram_bytes)

@@ -31,6 +31,9 @@ from nodeagent.service.grace import GracePeriods
 from nodeagent.service.orders import NamedCgroup
 
 
+_SAME = ("parent", "name", "boot_id")  # what two leases of one cgroup have in common
+
+
 def job_home(tree: CgroupTree, home: NamedCgroup, clock: Clock) -> dict[str, Any]:
     """What the effects of a lease in *home* take, beside the lease; *existed*: it is Slurm's to remove."""
     existed = any(tree.resolve(f"{home.parent}/{name}") for name in (home.name, *home.also))
@@ -76,15 +79,10 @@ class Heirs:
 
     def of(self, arguments: Arguments) -> int | None:
         """The lease, or None. What is in the cgroup then cannot be told from what is that lease's."""
-        mine = int(arguments["lease"])
-        for lease in self._ledger.live():
-            if lease.id == mine:
-                continue
-            for record in self._ledger.effects(lease.id):
-                theirs = record.arguments
-                same = all(theirs.get(name) == arguments[name] for name in ("parent", "name", "boot_id"))
-                if record.kind == CGROUP and same:
-                    return lease.id
+        others = [lease.id for lease in self._ledger.live() if lease.id != int(arguments["lease"])]
+        for lease, journal in self._ledger.journals(others, kinds=(CGROUP,)).items():
+            if any(all(one.arguments.get(name) == arguments[name] for name in _SAME) for one in journal):
+                return lease
         return None
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from nodeagent.domain.device import VRAM_GRAIN, Device, DeviceState
 from nodeagent.domain.errors import InvalidField
 from nodeagent.domain.geometry import Geometry
+from nodeagent.domain.request import Policy
+from nodeagent.domain.sizing import demand
 from nodeagent.domain.slurm import (
     LARGEST_ENVIRONMENT,
     LONGEST_LINE,
@@ -213,7 +215,10 @@ def test_shards_of_several_gpus_count_evenly():
 @given(st.integers(1, 64))
 def test_all_shards_together_are_at_most_the_gpu(shards):
     """However many shards a GPU is dealt into, all of them fit on it."""
-    (one,) = slices_of([Place(device(), shards)], None)
-    assert one.cu_percent * shards <= 100
-    most = 190 * GIB // shards // VRAM_GRAIN * VRAM_GRAIN
-    assert not isinstance(slices_of([Place(device(), shards)], Asked(1, most)), str)
+    gpu = device()
+    (one,) = slices_of([Place(gpu, shards)], None)
+    wanted = demand(one, gpu, gpu.geometry, Policy.BINPACK, 25)
+    assert wanted.cus * shards <= gpu.cus
+    assert wanted.vram_bytes * shards <= gpu.grantable_bytes
+    most = gpu.grantable_bytes // shards // VRAM_GRAIN * VRAM_GRAIN
+    assert not isinstance(slices_of([Place(gpu, shards)], Asked(1, most)), str)

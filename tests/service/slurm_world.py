@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,8 @@ STEPD = """
 import os, socket, sys
 task = os.fork()
 if task == 0:
-    os.setgroups([])
+    if os.geteuid() == 0:
+        os.setgroups([])
     os.setresgid(int(sys.argv[2]), int(sys.argv[2]), int(sys.argv[2]))
     os.setresuid(int(sys.argv[2]), int(sys.argv[2]), int(sys.argv[2]))
     if os.fork() == 0:
@@ -117,7 +117,7 @@ class Stepds:
     def program(self) -> Path:
         program = self.directory / "slurmstepd"
         if not program.exists():
-            shutil.copy(os.path.realpath(sys.executable), program)
+            shutil.copy(os.path.realpath("/usr/bin/python3"), program)
         return program
 
     def daemon(self, name: str = "slurmstepd", **options: Any) -> subprocess.Popen[bytes]:
@@ -127,14 +127,16 @@ class Stepds:
             program = Path(shutil.copy(program, self.directory / name))
         return self._start([program, "-c", "import time; time.sleep(600)"], **options)
 
-    def task(self, uid: int) -> Caller:
-        """The task-prolog of a new daemon's task, as it connects."""
+    def task(self, uid: int, daemon: int = 0) -> Caller:
+        """The task-prolog of a task of a new daemon, which runs as *daemon*, as it connects."""
         address = f"@nodeagent-stepd-{secrets.token_hex(8)}"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address.replace("@", "\0"))
             listener.listen()
             listener.settimeout(20)
-            self._start([self.program, "-c", STEPD, address, str(uid)])
+            self._start(
+                [self.program, "-c", STEPD, address, str(uid)], user=daemon, group=daemon, extra_groups=[]
+            )
             connection, _ = listener.accept()
         self.connections.append(connection)
         peer = peer_of(connection)
@@ -149,7 +151,7 @@ class Stepds:
             child.wait()
 
     def _start(self, command: list[Any], **options: Any) -> subprocess.Popen[bytes]:
-        environment = {"PYTHONHOME": sys.base_prefix}
+        environment = {"PYTHONHOME": "/usr"}  # where every user may look
         self.started.append(
             subprocess.Popen(command, env=environment, start_new_session=True, cwd="/", **options)
         )
