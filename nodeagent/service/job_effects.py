@@ -30,7 +30,6 @@ from nodeagent.service.effects import Arguments, Effect, Evidence, Pending
 from nodeagent.service.grace import GracePeriods
 from nodeagent.service.orders import NamedCgroup
 
-
 _SAME = ("parent", "name", "boot_id")  # what two leases of one cgroup have in common
 
 

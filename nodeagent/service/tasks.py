@@ -122,9 +122,6 @@ def _hinted(mine: tuple[Lease, ...], told: Mapping[str, str]) -> Lease | None:
 
 def _lines(lease: Lease, told: Mapping[str, str]) -> Iterator[str]:
     environment = dict(lease.environment or {})
-    placed = [one.placed for one in lease.slices]
-    sizes = [f"{one.device} {len(one.cus)} CUs {one.vram_bytes >> 20} MiB" for one in placed]
-    yield f"print gpulease: lease {lease.id}: {', '.join(sizes)}"
     theirs = told.get("LD_PRELOAD", "")
     if theirs and environment.get("LD_PRELOAD") and _VALUE.fullmatch(theirs):
         environment["LD_PRELOAD"] = f"{environment['LD_PRELOAD']}:{theirs}"

@@ -19,8 +19,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from service_builders import House
+from service_builders import House, until
 from service_world import ScriptedEffect, TurnedClock
+from slurm_world import NODE, Scope, Stepds
 
 from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree
@@ -182,3 +183,30 @@ def children() -> Iterator[Children]:
         child.wait()
     for pid in list(children.peers):
         children.end(pid)
+
+
+@pytest.fixture
+def scope(tree: CgroupTree) -> Iterator[Scope]:
+    """A scope of a node name that no other agent looks for."""
+    outer = tree.mount / f"slurmtest{secrets.token_hex(4)}.slice"
+    inner = outer / f"{NODE}_slurmstepd.scope"
+    inner.mkdir(parents=True)
+    yield Scope(tree, f"/{outer.name}/{inner.name}")
+    left = tree.resolve(f"/{outer.name}")
+    with tree.open(left) as cgroup:
+        cgroup.kill()
+        until(lambda: not cgroup.populated())
+        cgroup.remove()
+
+
+@pytest.fixture
+def stepds() -> Iterator[Stepds]:
+    """In a directory that every user reaches."""
+    directory = Path("/tmp") / f"nodeagent-stepd-{secrets.token_hex(6)}"
+    directory.mkdir(mode=0o755)
+    made = Stepds(directory)
+    yield made
+    made.end()
+    for one in directory.iterdir():
+        one.unlink()
+    directory.rmdir()

@@ -15,6 +15,7 @@ from typing import Any
 
 from service_builders import House, admin
 
+from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.peer import peer_of
 from nodeagent.domain.lease import HolderKind, Lease
 from nodeagent.domain.slurm import Verdict, Word
@@ -156,3 +157,25 @@ class Stepds:
             subprocess.Popen(command, env=environment, start_new_session=True, cwd="/", **options)
         )
         return self.started[-1]
+
+
+class Scope:
+    """Slurm's cgroup on the real mount, and a slurmd's acts in it."""
+
+    def __init__(self, tree: CgroupTree, path: str) -> None:
+        self.tree = tree
+        self.path = path
+
+    def directory(self, name: str = "job_42") -> Path:
+        return self.tree.mount / self.path[1:] / name
+
+    def step(self, pid: int, name: str = "job_42", step: str = "step_0") -> None:
+        """Put a process into a step of the job, as slurmstepd does: existing directories are well."""
+        place = self.directory(name) / step
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "cgroup.procs").write_text(str(pid))
+
+    def end_step(self, name: str = "job_42", step: str = "step_0") -> None:
+        """Remove the step, and the job's directory with it, as slurmstepd does once they are empty."""
+        (self.directory(name) / step).rmdir()
+        self.directory(name).rmdir()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from service_builders import House, admin, order_of, until, user
 from service_world import ScriptedEffect
 from slurm_world import Site, body
