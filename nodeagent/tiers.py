@@ -50,6 +50,7 @@ from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Means
 from nodeagent.service.obstacles import Obstacles
+from nodeagent.service.private_ipc import PRIVATE_IPC, PrivateIpcEffect, PrivateIpcMeans
 from nodeagent.service.proof import KFD, VRAM, Idle, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler, Sources
 from nodeagent.service.shared_memory import IPC, SharedMemory
@@ -129,6 +130,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         VRAM: VramEffect(sampler, used, ground.clock, tolerance),
         HOOK: HookEffect(hook),
         SUPERVISED: SupervisedEffect(supervisor),
+        PRIVATE_IPC: PrivateIpcEffect(supervisor),
         GATE: GateEffect(gate, survey),
     }
     shared_memory = None
@@ -142,6 +144,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         VramMeans(dmem, ground.idle, ground.clock, tolerance),
         KernelMeans(dmem, kernel),
         SupervisedMeans(supervisor),
+        PrivateIpcMeans(supervisor),
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
         KfdMeans(ground.clock),

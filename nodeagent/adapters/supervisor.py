@@ -1,4 +1,6 @@
-"""Starts commands under gpulease-supervisor: one process a launch, which outlives the agent.
+"""Starts commands by gpulease-supervisor: one process a launch, which outlives the agent.
+
+It supervises them, or gives them shared memory of their own, or both.
 
 It needs no socket that somebody could reach: the agent starts it, and tells it all in a file that only the
 two of them hold (threat 23). What the caller offers is taken by the child that becomes the command: a file of
@@ -31,6 +33,8 @@ _REFUSALS = {
     "peer": "the process that asked has ended, or runs a privileged program: launch from an ordinary one",
     "seals": "the command must lie in a memory file that is sealed against every change",
     "size": "the command and its environment are over 6 MiB",
+    "shm": "the working directory lies in the node's /dev/shm, which the command is not to have: start it "
+    "from another one",
     "timeout": "the command did not start in time: its program, its directory or one of its descriptors "
     "lies on a file system that does not answer",
 }
@@ -56,11 +60,12 @@ class Offered:
 class Launch:
     """One command of a lease, for one of the user *uid*'s processes.
 
-    *cgroup* (the lease's) and *home* (the supervisor's) are open directories.
+    *cgroup* (the lease's) and *home* (the supervisor's) are open directories. Without *devices* nobody is
+    asked about allocations.
     """
 
     lease: int
-    devices: tuple[HookDevice, ...]
+    devices: tuple[HookDevice, ...] | None
     cgroup: int
     home: int | None
     peer: int  # the caller's pidfd
@@ -70,6 +75,7 @@ class Launch:
     gid: int
     groups: tuple[int, ...]
     inherited: Inherited
+    private_ipc: bool = False  # an IPC namespace and a /dev/shm that nobody else has
 
 
 class CommandFailed(NotAllowed):
@@ -98,21 +104,29 @@ class Supervisor:
         self._kfd = kfd
         self._kfd_processes = kfd_processes
         self._dri = dri
-        self._probed: tuple[str | None] | None = None
+        self._probed: dict[str, str | None] = {}
 
     def unavailable(self) -> str | None:
         """Why no command can be supervised here, or None. The kernel is asked once, by trying."""
+        if why := self._unable():
+            return why
+        if not self._kfd.exists():
+            return f"{self._kfd} does not exist: no program can reach a GPU through it"
+        return self._probe("probe")
+
+    def no_private_ipc(self) -> str | None:
+        """Why no command can have shared memory of its own here, or None. Asked once, by trying."""
+        return self._unable() or self._probe("probe-ipc")
+
+    def _unable(self) -> str | None:
+        """Why no command can be started by it at all."""
         if platform.machine() != "x86_64":
             return f"the supervisor is built for x86_64 only, and this is {platform.machine()}"
         if os.geteuid() != 0:
-            return "needs root: the filter is to be there before any code of the user"
+            return "needs root: it is to be there before any code of the user"
         if not self._binary.is_file():
             return f"{self._binary} was not built: install a C compiler, then nodeagent again"
-        if not self._kfd.exists():
-            return f"{self._kfd} does not exist: no program can reach a GPU through it"
-        if self._probed is None:
-            self._probed = (self._probe(),)
-        return self._probed[0]
+        return None
 
     def launch(self, launch: Launch) -> int:
         """Start the command and return its pid, once its code runs.
@@ -127,19 +141,22 @@ class Supervisor:
         with contextlib.ExitStack() as stack:
             reading, writing = os.pipe()
             stack.callback(os.close, reading)
-            limits = stack.enter_context(
-                _memory_file(b"limits", limits_bytes(launch.lease, launch.devices, "", strict=True))
-            )
-            words = _words(launch, [*self._node(), ("limits", limits), ("answer", writing)])
-            request = stack.enter_context(_memory_file(b"request", words))
-            passed = {launch.peer, launch.cgroup, limits, request, writing}
+            passed = {launch.peer, launch.cgroup, writing}
+            held: list[tuple[str, object]] = []
+            if launch.devices is not None:
+                content = limits_bytes(launch.lease, launch.devices, "", strict=True)
+                limits = stack.enter_context(_memory_file(b"limits", content))
+                held = [*self._node(), ("limits", limits)]
+                passed.add(limits)
             if launch.home is not None:
                 passed.add(launch.home)
+            words = _words(launch, [*held, ("answer", writing)])
+            request = stack.enter_context(_memory_file(b"request", words))
             try:
                 # It forks and ends at once: the one that stays is not the agent's child.
                 subprocess.run(
                     [self._binary, "launch", str(request)],
-                    pass_fds=sorted(passed),
+                    pass_fds=sorted({*passed, request}),
                     cwd="/",
                     env={},
                     stdin=subprocess.DEVNULL,
@@ -183,22 +200,27 @@ class Supervisor:
             return NotAllowed(_REFUSALS[step])
         return outside_fault(f"{self._binary.name}: {step}", OSError(number, os.strerror(number)))
 
-    def _probe(self) -> str | None:
+    def _probe(self, what: str) -> str | None:
+        if what not in self._probed:
+            self._probed[what] = self._tried(what)
+        return self._probed[what]
+
+    def _tried(self, what: str) -> str | None:
         try:
             tried = subprocess.run(
-                [self._binary, "probe"], capture_output=True, text=True, timeout=10, check=False
+                [self._binary, what], capture_output=True, text=True, timeout=10, check=False
             )
         except (OSError, subprocess.SubprocessError) as fault:
             return f"{self._binary}: {fault}"
-        return None if tried.returncode == 0 else tried.stdout.strip() or f"{self._binary}: probe failed"
+        return None if tried.returncode == 0 else tried.stdout.strip() or f"{self._binary}: {what} failed"
 
 
-def _words(launch: Launch, node: Sequence[tuple[str, object]]) -> bytes:
+def _words(launch: Launch, held: Sequence[tuple[str, object]]) -> bytes:
     """The request as nodeagent/hook/supervisor_request.c reads it."""
     given, inherited = launch.offered, launch.inherited
     settings: list[tuple[str, object]] = [
         ("lease", launch.lease),
-        *node,
+        *held,
         ("cgroup", launch.cgroup),
         ("home", -1 if launch.home is None else launch.home),
         ("peer", launch.peer),
@@ -216,6 +238,7 @@ def _words(launch: Launch, node: Sequence[tuple[str, object]]) -> bytes:
         ("nice", inherited.nice),
         ("oom", inherited.oom_score_adj),
         ("no_new_privileges", int(inherited.no_new_privileges)),
+        ("private_ipc", int(launch.private_ipc)),
         ("ignored", f"{inherited.ignored_signals:x}"),
         ("cpus", _mask(inherited.cpus).hex()),
         *(("rlimit", f"{which}:{soft}:{hard}") for which, (soft, hard) in inherited.limits.items()),

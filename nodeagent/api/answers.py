@@ -51,6 +51,7 @@ class GuaranteeAnswer(Answer):
     memory: str
     compute: str
     visibility: str
+    ipc: str
 
 
 class LeaseAnswer(Answer):

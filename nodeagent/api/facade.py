@@ -67,7 +67,7 @@ class Agent(Protocol):
     def attach(self, caller: Caller, lease_id: int) -> Lease: ...
 
     def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
-        """The pid of the command that was started in a supervised lease."""
+        """The pid of the command that was started in a lease that takes no other."""
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease: ...
 

@@ -214,7 +214,7 @@ class LeaseRoutes:
                 "POST",
                 f"{one}/launch",
                 "launchLease",
-                "Start the command of a supervised lease in the caller's name.",
+                "Start the command of a lease that is supervised or has private IPC, in the caller's name.",
                 self.launch,
                 {201: Promise("It runs.", LaunchAnswer)},
                 problems=(403, 404, 410, 429, 503),

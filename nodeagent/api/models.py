@@ -140,6 +140,7 @@ class RequireBody(Body):
     memory: Given[Literal["kernel", "supervised", "hook", "advisory"]] = None
     compute: Given[Literal["partition", "exclusive", "hook", "mask", "none"]] = None
     visibility: Given[Literal["cgroup", "acl", "environment"]] = None
+    ipc: Given[Literal["private", "shared"]] = None
 
 
 class LeaseOrderBody(Body):

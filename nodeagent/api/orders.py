@@ -12,7 +12,7 @@ from nodeagent.api.models import (
     RequireBody,
     SliceBody,
 )
-from nodeagent.domain.guarantee import Compute, Memory, Requirement, Visibility
+from nodeagent.domain.guarantee import Compute, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind
 from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
 from nodeagent.service.orders import AnchorOrder, Caller, Order
@@ -110,4 +110,5 @@ def _requirement(body: RequireBody) -> Requirement:
         memory=Memory(body.memory) if body.memory else None,
         compute=Compute(body.compute) if body.compute else None,
         visibility=Visibility(body.visibility) if body.visibility else None,
+        ipc=Ipc(body.ipc) if body.ipc else None,
     )

@@ -169,6 +169,7 @@ class Presenter:
                 memory=lease.guarantee.memory,
                 compute=lease.guarantee.compute,
                 visibility=lease.guarantee.visibility,
+                ipc=lease.guarantee.ipc,
             ),
             denied=None if told is None else min(told.denied, _LARGEST),
             environment=None if lease.environment is None else dict(lease.environment),

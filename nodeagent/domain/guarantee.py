@@ -31,6 +31,13 @@ class Visibility(StrEnum):
     ENVIRONMENT = "environment"
 
 
+class Ipc(StrEnum):
+    """Shared memory that programs name: System V, message queues, /dev/shm."""
+
+    PRIVATE = "private"  # the lease's own: neighbours do not see it, and it ends with the lease
+    SHARED = "shared"
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """What one means holds of a lease; None: nothing of this kind."""
@@ -38,6 +45,7 @@ class Hold:
     memory: Memory | None = None
     compute: Compute | None = None
     visibility: Visibility | None = None
+    ipc: Ipc | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,12 @@ class Guarantee:
     memory: Memory = Memory.ADVISORY
     compute: Compute = Compute.NONE
     visibility: Visibility = Visibility.ENVIRONMENT
+    ipc: Ipc = Ipc.SHARED
+
+    @property
+    def for_one_command(self) -> bool:
+        """Whether it holds only what the agent itself started, so that nothing else may enter: threat 19."""
+        return self.memory is Memory.SUPERVISED or self.ipc is Ipc.PRIVATE
 
     def with_holds(self, holds: Iterable[Hold]) -> Guarantee:
         """The same lease, held by *holds* too: of each kind the strongest counts."""
@@ -55,6 +69,7 @@ class Guarantee:
             memory=_strongest([self.memory, *(hold.memory for hold in holds)]) or self.memory,
             compute=_strongest([self.compute, *(hold.compute for hold in holds)]) or self.compute,
             visibility=_strongest([self.visibility, *(hold.visibility for hold in holds)]) or self.visibility,
+            ipc=_strongest([self.ipc, *(hold.ipc for hold in holds)]) or self.ipc,
         )
 
 
@@ -65,6 +80,7 @@ class Requirement:
     memory: Memory | None = None
     compute: Compute | None = None
     visibility: Visibility | None = None
+    ipc: Ipc | None = None
 
     def and_floor(self, floor: Requirement) -> Requirement:
         """Both this and *floor*: of each kind the stronger demand."""
@@ -72,6 +88,7 @@ class Requirement:
             _strongest([floor.memory, self.memory]),
             _strongest([floor.compute, self.compute]),
             _strongest([floor.visibility, self.visibility]),
+            _strongest([floor.ipc, self.ipc]),
         )
 
     def short_of(self, given: Guarantee) -> Requirement:
@@ -84,6 +101,7 @@ class Requirement:
             more(self.memory, given.memory),
             more(self.compute, given.compute),
             more(self.visibility, given.visibility),
+            more(self.ipc, given.ipc),
         )
 
     def helped_by(self, hold: Hold) -> bool:
@@ -92,6 +110,7 @@ class Requirement:
             (self.memory, hold.memory),
             (self.compute, hold.compute),
             (self.visibility, hold.visibility),
+            (self.ipc, hold.ipc),
         )
         return any(asked and held and not _weaker(held, asked) for asked, held in pairs)
 
@@ -104,6 +123,7 @@ class Requirement:
                 ("memory", short.memory, given.memory),
                 ("compute", short.compute, given.compute),
                 ("visibility", short.visibility, given.visibility),
+                ("ipc", short.ipc, given.ipc),
             )
             if asked is not None
         )

@@ -2,6 +2,7 @@
 /*
  * gpulease-supervisor launch FD	run what the request in FD says, supervise it to its end
  * gpulease-supervisor probe		exit code 0 where this kernel can supervise; else say why not
+ * gpulease-supervisor probe-ipc	the same for shared memory of a command's own
  */
 #include "supervisor.h"
 
@@ -79,9 +80,10 @@ static void serve(struct supervised *lease, const struct launched *command)
 		{ command->report, { 0, { .u32 = REPORT } } },	/* errors come unasked */
 	};
 	const int wait = epoll_create1(EPOLL_CLOEXEC);
-	unsigned int open = LISTENER | COMMAND;
+	const bool supervised = lease->listener >= 0;
+	unsigned int open = supervised ? LISTENER | COMMAND : COMMAND;
 
-	for (size_t i = 0; i < 3; i++) {
+	for (size_t i = supervised ? 0 : 1; i < 3; i++) {
 		struct epoll_event event = waited[i].event;
 
 		if (epoll_ctl(wait, EPOLL_CTL_ADD, waited[i].descriptor, &event))
@@ -116,6 +118,24 @@ static void serve(struct supervised *lease, const struct launched *command)
 	}
 }
 
+/* What is to be held; a text that says what is wrong, or NULL. */
+static const char *prepare(struct request *request, struct supervised *lease)
+{
+	const char *wrong = limits_read(request->limits, request->lease, &lease->limits);
+
+	if (wrong)
+		return wrong;
+	if (!identify(request->kfd, &lease->kfd))
+		return "there is no KFD node, so there is nothing to hold";
+	for (size_t i = 0; i < request->renders; i++)
+		if (!identify(request->render[i].path, &request->render[i].file))
+			return "a render node that the request names does not exist";
+	lease->kfd_processes = request->kfd_processes;
+	lease->render = request->render;
+	lease->renders = request->renders;
+	return notify_sizes_fit() ? NULL : "the kernel's notifications are larger than this supervisor knows";
+}
+
 static int run(int descriptor)
 {
 	static struct request request;
@@ -125,23 +145,13 @@ static int run(int descriptor)
 	const char *wrong = request_read(descriptor, &request);
 	pid_t pid;
 
-	if (!wrong)
-		wrong = limits_read(request.limits, request.lease, &lease.limits);
-	if (!wrong && !identify(request.kfd, &lease.kfd))
-		wrong = "there is no KFD node, so there is nothing to hold";
-	for (size_t i = 0; !wrong && i < request.renders; i++)
-		if (!identify(request.render[i].path, &request.render[i].file))
-			wrong = "a render node that the request names does not exist";
-	if (!wrong && !notify_sizes_fit())
-		wrong = "the kernel's notifications are larger than this supervisor knows";
+	if (!wrong && request.limits >= 0)
+		wrong = prepare(&request, &lease);
 	if (wrong) {
 		fprintf(stderr, "gpulease-supervisor: %s\n", wrong);
 		tell(request.answer, "failed request %d 0 -\n", EINVAL);
 		return 1;
 	}
-	lease.kfd_processes = request.kfd_processes;
-	lease.render = request.render;
-	lease.renders = request.renders;
 	pid = fork();			/* nobody's child: the agent waits for the first process only */
 	if (pid)
 		return pid < 0;
@@ -159,38 +169,62 @@ static int run(int descriptor)
 	return 0;
 }
 
-/* A filter in a child of ours, and nothing else. */
-static int probe(void)
+/* The errno of trying it in a child of ours; 0: it works. */
+static int tried(int (*try)(void))
 {
 	int status;
 	const pid_t pid = fork();
 
-	if (!pid) {
-		const int listener = filter_install();
+	if (!pid)
+		_exit(try());
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
+		return EAGAIN;
+	return WEXITSTATUS(status);
+}
 
-		_exit(listener < 0 ? -listener : 0);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) {
-		puts("cannot start a process to try a filter in");
-		return 1;
-	}
-	if (WEXITSTATUS(status)) {
-		printf("seccomp user notification: %s (needs Linux 5.19 and root)\n", strerror(WEXITSTATUS(status)));
-		return 1;
-	}
-	if (!notify_sizes_fit()) {
+static int try_filter(void)
+{
+	const int listener = filter_install();
+
+	return listener < 0 ? -listener : 0;
+}
+
+static int try_private_ipc(void)
+{
+	return chdir("/") || private_ipc() ? errno : 0;
+}
+
+static int probe(void)
+{
+	const int fault = tried(try_filter);
+
+	if (fault)
+		printf("seccomp user notification: %s (needs Linux 5.19 and root)\n", strerror(fault));
+	else if (!notify_sizes_fit())
 		puts("the kernel's notifications are larger than this supervisor knows");
-		return 1;
-	}
-	return 0;
+	else
+		return 0;
+	return 1;
+}
+
+static int probe_ipc(void)
+{
+	const int fault = tried(try_private_ipc);
+
+	if (fault)
+		printf("an IPC namespace and a /dev/shm in it: %s (needs CAP_SYS_ADMIN, and /dev/shm)\n",
+		       strerror(fault));
+	return fault != 0;
 }
 
 int main(int count, char **words)
 {
 	if (count == 2 && !strcmp(words[1], "probe"))
 		return probe();
+	if (count == 2 && !strcmp(words[1], "probe-ipc"))
+		return probe_ipc();
 	if (count == 3 && !strcmp(words[1], "launch"))
 		return run(atoi(words[2]));
-	fputs("usage: gpulease-supervisor launch FD | probe\n", stderr);
+	fputs("usage: gpulease-supervisor launch FD | probe | probe-ipc\n", stderr);
 	return 2;
 }

@@ -41,7 +41,7 @@ struct request {
 	uint64_t lease;
 	const char *kfd;		/* path of the KFD node */
 	const char *kfd_processes;	/* directory of KFD's counters, sysfs class/kfd/kfd/proc */
-	int limits;			/* descriptors: the lease's limits, */
+	int limits;			/* descriptors: the lease's limits, or -1: the command is not supervised, */
 	int cgroup;			/* its cgroup's directory, */
 	int home;			/* the supervisor's own cgroup's directory, or -1, */
 	int answer;			/* where the command's start is told, */
@@ -59,6 +59,7 @@ struct request {
 	mode_t mask;
 	int nice;
 	bool no_new_privileges;
+	bool private_ipc;
 	uint64_t ignored;		/* bit N-1: signal N is ignored */
 	const char *oom_adjust;
 	struct { bool set; struct rlimit value; } limit[RLIM_NLIMITS];
@@ -84,6 +85,9 @@ bool read_all(int descriptor, void *to, size_t size);
 /* supervisor_filter.c: the listener's descriptor, or -errno */
 int filter_install(void);
 
+/* supervisor_private.c: an IPC namespace and a /dev/shm of this process's own; 0, or -1 with errno */
+int private_ipc(void);
+
 /* supervisor_take.c: in the child, what the caller offers; false with `told` saying why not */
 struct taken {
 	int cwd, report;
@@ -94,7 +98,8 @@ bool take(const struct request *request, struct taken *taken, struct told *told)
 /* supervisor_launch.c: start the command; false with `told` saying why not */
 struct launched {
 	pid_t pid;
-	int pidfd, listener, report;
+	int pidfd, report;
+	int listener;			/* -1 where it is not supervised */
 };
 bool launch(const struct request *request, struct launched *launched, struct told *told);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Start the command: enter the lease's cgroup, take the caller's descriptors and limits, install the filter, become
- * the caller, and only then run its code. Everything before execve is ours, so nobody can have been there first.
+ * Start the command: enter the lease's cgroup, take the caller's descriptors and limits, install the filter, leave the
+ * node's shared memory where that is asked, become the caller, and only then run its code. Everything before execve is ours, so nobody can have been there first.
  * Whatever the caller's files can stall, they stall in the child; the parent gives up on it in time.
  */
 #include "supervisor.h"
@@ -88,6 +88,23 @@ static int keep_only(int cwd, int channel)
 	return (int)syscall(SYS_close_range, 5, ~0U, 0);
 }
 
+/*
+ * With all of the user's rights and no others, which cannot be taken back: by a process that shares our directory, and
+ * our descriptors, so that its end closes none.
+ */
+static int enter(const struct request *request, int cwd)
+{
+	const pid_t pid = (pid_t)syscall(SYS_clone, CLONE_FS | CLONE_FILES, 0, 0, 0, 0);
+	int status;
+
+	if (!pid)
+		_exit(become(request) || prctl(PR_SET_PDEATHSIG, SIGKILL) || fchdir(cwd) ? errno : 0);
+	if (pid < 0 || waitpid(pid, &status, __WALL) != pid)
+		return -1;
+	errno = WIFEXITED(status) ? WEXITSTATUS(status) : EINTR;
+	return errno ? -1 : 0;
+}
+
 /* Never returns: the command, or a failure that says where. */
 __attribute__((noreturn)) static void child(const struct request *request, int channel)
 {
@@ -108,9 +125,9 @@ __attribute__((noreturn)) static void child(const struct request *request, int c
 		fail(channel, &told, "limits");
 	take_signals(request->ignored);
 	umask(request->mask);
-	told.listener = filter_install();
 	told.report = taken.report;
-	if (told.listener < 0) {
+	told.listener = request->limits < 0 ? -1 : filter_install();
+	if (request->limits >= 0 && told.listener < 0) {
 		errno = -told.listener;
 		fail(channel, &told, "filter");
 	}
@@ -119,10 +136,12 @@ __attribute__((noreturn)) static void child(const struct request *request, int c
 	if (keep_only(taken.cwd, channel))
 		fail(channel, &told, "descriptors");
 	channel = 4;
+	if (enter(request, 3))
+		fail(channel, &told, "cwd");
+	if (request->private_ipc && private_ipc())
+		fail(channel, &told, errno == EXDEV ? "shm" : "private_ipc");
 	if (become(request))
 		fail(channel, &told, "identity");
-	if (fchdir(3))			/* with the user's rights */
-		fail(channel, &told, "cwd");
 	environ = taken.envp;
 	execvp(taken.argv[0], taken.argv);	/* by the user's own PATH, with the user's own rights */
 	fail(channel, &told, "exec");
@@ -173,6 +192,7 @@ static bool receive(int channel, struct told *told, int64_t deadline, bool *ende
 bool launch(const struct request *request, struct launched *launched, struct told *told)
 {
 	const int64_t deadline = milliseconds() + LONGEST_START_MS;
+	const bool supervised = request->limits >= 0;
 	int channel[2];
 	bool ended;
 	pid_t pid;
@@ -189,9 +209,12 @@ bool launch(const struct request *request, struct launched *launched, struct tol
 	launched->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (!receive(channel[0], told, deadline, &ended) || told->number)
 		return stop(pid, channel[0], launched->pidfd);
-	launched->listener = ended ? -1 : (int)syscall(SYS_pidfd_getfd, launched->pidfd, told->listener, 0);
-	launched->report = ended ? -1 : (int)syscall(SYS_pidfd_getfd, launched->pidfd, told->report, 0);
-	if (launched->listener < 0 || launched->report < 0 || write(channel[0], "!", 1) != 1) {
+	launched->listener = launched->report = -1;
+	if (!ended)
+		launched->report = (int)syscall(SYS_pidfd_getfd, launched->pidfd, told->report, 0);
+	if (!ended && supervised)
+		launched->listener = (int)syscall(SYS_pidfd_getfd, launched->pidfd, told->listener, 0);
+	if (launched->report < 0 || (supervised && launched->listener < 0) || write(channel[0], "!", 1) != 1) {
 		failed(told, "listener", ended ? EIO : errno);
 		return stop(pid, channel[0], launched->pidfd);
 	}

@@ -102,6 +102,8 @@ static bool take_word(struct request *request, const char *word)
 		return sscanf(value, "%lx", &request->ignored) == 1;
 	if (IS("no_new_privileges"))
 		return (request->no_new_privileges = *value == '1', true);
+	if (IS("private_ipc"))
+		return (request->private_ipc = *value == '1', true);
 	if (IS("render") && request->renders < MAX_STAND_INS) {
 		struct stand_in *node = &request->render[request->renders++];
 
@@ -138,9 +140,9 @@ const char *request_read(int descriptor, struct request *request)
 	for (at = text; at < limit; at += strlen(at) + 1)
 		if (!take_word(request, at))
 			return "the request holds a word that is not known: agent and supervisor differ in version";
-	if (request->limits < 0 || request->cgroup < 0 || request->peer < 0 || request->peer_pid <= 0 ||
-	    request->offered.command < 0 || request->offered.cwd < 0 || request->offered.report < 0 ||
-	    !request->kfd || !request->kfd_processes || request->uid == (uid_t)-1 || request->gid == (gid_t)-1)
+	if (request->cgroup < 0 || request->peer < 0 || request->peer_pid <= 0 || request->offered.command < 0 ||
+	    request->offered.cwd < 0 || request->offered.report < 0 || request->uid == (uid_t)-1 ||
+	    request->gid == (gid_t)-1 || (request->limits >= 0 && (!request->kfd || !request->kfd_processes)))
 		return "the request lacks a word";
 	return NULL;
 }

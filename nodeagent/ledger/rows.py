@@ -11,7 +11,7 @@ from typing import Any, cast
 from sqlalchemy import Row
 
 from nodeagent.domain.cuset import CuSet
-from nodeagent.domain.guarantee import Compute, Guarantee, Memory, Requirement, Visibility
+from nodeagent.domain.guarantee import Compute, Guarantee, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import (
     Anchor,
     AnchorKind,
@@ -62,6 +62,7 @@ def request_of(text: str) -> Request:
             memory=Memory(require["memory"]) if require["memory"] else None,
             compute=Compute(require["compute"]) if require["compute"] else None,
             visibility=Visibility(require["visibility"]) if require["visibility"] else None,
+            ipc=Ipc(require["ipc"]) if require.get("ipc") else None,
         ),
         priority=Priority(stored["priority"]),
     )
@@ -79,7 +80,12 @@ def guarantee_text(guarantee: Guarantee) -> str:
 @lru_cache(maxsize=KEPT)
 def _guarantee(text: str) -> Guarantee:
     stored = json.loads(text)
-    return Guarantee(Memory(stored["memory"]), Compute(stored["compute"]), Visibility(stored["visibility"]))
+    return Guarantee(
+        Memory(stored["memory"]),
+        Compute(stored["compute"]),
+        Visibility(stored["visibility"]),
+        Ipc(stored.get("ipc", Ipc.SHARED)),  # of a lease from before there was another
+    )
 
 
 def anchor_values(anchor: Anchor) -> Values:

@@ -150,7 +150,7 @@ class Agent:
         return self._parts.attacher.attach(caller, lease_id)
 
     def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
-        """Start the command of a supervised lease; its pid."""
+        """Start the one command of a lease that takes no other; its pid."""
         return self._parts.launcher.launch(caller, lease_id, order)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:

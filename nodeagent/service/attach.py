@@ -10,7 +10,6 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.peer import Peer
 from nodeagent.adapters.processes import start_time_of
 from nodeagent.domain.errors import NotAllowed, StaleLease, UnknownThing
-from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease, LeaseState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
@@ -176,6 +175,9 @@ def _known(ledger: Ledger, lease_id: int) -> Lease:
 
 
 def _check_open(lease: Lease) -> None:
-    """Refuse to let a process without the filter into a lease that is stated supervised: threat 19."""
-    if lease.guarantee is not None and lease.guarantee.memory is Memory.SUPERVISED:
-        raise NotAllowed(f"lease {lease.id} is supervised: only the command that it was taken for runs in it")
+    """Refuse to let a process in that would not be held as the lease states: threat 19."""
+    if lease.guarantee is not None and lease.guarantee.for_one_command:
+        raise NotAllowed(
+            f"lease {lease.id} is stated memory={lease.guarantee.memory}, ipc={lease.guarantee.ipc}: "
+            "only the command that it was taken for runs in it"
+        )

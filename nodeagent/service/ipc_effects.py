@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import structlog
 
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.guarantee import Hold
+from nodeagent.domain.guarantee import Hold, Ipc
 from nodeagent.domain.ipc import Verdict
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.census import Census
@@ -44,6 +44,8 @@ class IpcMeans:
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if self._why_not is not None or setting.cgroup is None or setting.adopted:
+            return []
+        if setting.demanded.ipc is Ipc.PRIVATE:  # nothing of such a lease is in the node's
             return []
         return [Planned(IPC, {**setting.cgroup, "uid": setting.uid})]
 

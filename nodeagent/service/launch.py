@@ -1,17 +1,18 @@
-"""Launch: start the command of a supervised lease in its caller's name, as confined as its caller."""
+"""Launch: start the one command of a lease in its caller's name, as confined as its caller."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 from nodeagent.adapters.attach import check_confinement, check_identity
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
+from nodeagent.adapters.hook_format import HookDevice
 from nodeagent.adapters.inheritance import inherited_from
 from nodeagent.adapters.peer import Peer
 from nodeagent.adapters.supervisor import Launch, Offered, Supervisor
 from nodeagent.domain.errors import NotAllowed, StaleLease
-from nodeagent.domain.guarantee import Memory
+from nodeagent.domain.guarantee import Guarantee, Ipc, Memory
 from nodeagent.domain.lease import Lease
 from nodeagent.domain.records import EffectRecord
 from nodeagent.ledger.ledger import Ledger
@@ -41,7 +42,7 @@ class LaunchOrder:
 
 
 class Launcher:
-    """Starts commands of supervised leases, one of each lease."""
+    """Starts commands of leases that are supervised or have private IPC, one of each lease."""
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class Launcher:
         """Start the command in the lease; its pid once its own code runs.
 
         Raises:
-            NotAllowed: the lease is another's, is not supervised or runs something already, or the caller is
-                confined in a way that a launch would undo; also where the command cannot be executed.
+            NotAllowed: the lease is another's, takes its commands by attach or runs something already, or the
+                caller is confined in a way that a launch would undo; or the command cannot be executed.
             InvalidField: *command* or *report* is not as `Offered` wants it.
             StaleLease, UnknownThing: there is no such lease any more, or never was.
             TooMany: the caller asks without end, and each time is written down.
@@ -90,56 +91,49 @@ class Launcher:
 
     def _start(self, caller: Caller, lease: Lease, order: LaunchOrder) -> int:
         journal = self._ledger.effects(lease.id)
-        planned = next((record for record in journal if record.kind == SUPERVISED), None)
-        if self._tree is None or self._supervisor is None or planned is None:
-            raise NotAllowed(f"lease {lease.id} is not supervised: ask for it with require memory=supervised")
-        ref = cgroup_in(journal)
-        if ref is None or lease.guarantee is None or lease.guarantee.memory is not Memory.SUPERVISED:
-            raise NotAllowed(f"lease {lease.id} is not stated supervised")
+        ref, stated = cgroup_in(journal), lease.guarantee or Guarantee()
+        if self._tree is None or self._supervisor is None or ref is None or not stated.for_one_command:
+            raise NotAllowed(
+                f"lease {lease.id} is neither supervised nor has private IPC: attach to it, or ask for one "
+                "with require memory=supervised or ipc=private"
+            )
         try:
             with self._tree.open(ref) as cgroup, self._tree.open(self._tree.scratch(HOME)) as supervisors:
                 if cgroup.populated():
                     raise NotAllowed(f"lease {lease.id} has its command already, and takes no second")
-                return self._supervised(
-                    self._supervisor, self._tree, caller, planned, order, cgroup, supervisors.fileno()
+                peer, pidfd = _checked(self._tree, cgroup, caller)
+                return self._supervisor.launch(
+                    Launch(
+                        lease=lease.id,
+                        devices=_held(stated, journal),
+                        cgroup=cgroup.fileno(),
+                        home=supervisors.fileno(),
+                        peer=pidfd,
+                        peer_pid=peer.pid,
+                        offered=Offered(**asdict(order)),
+                        uid=peer.uid,
+                        gid=peer.gid,
+                        groups=peer.groups,
+                        inherited=inherited_from(peer),
+                        private_ipc=stated.ipc is Ipc.PRIVATE,
+                    )
                 )
         except FileNotFoundError:
             raise StaleLease(f"the cgroup of lease {lease.id} is gone") from None
 
-    def _supervised(
-        self,
-        supervisor: Supervisor,
-        tree: CgroupTree,
-        caller: Caller,
-        planned: EffectRecord,
-        order: LaunchOrder,
-        cgroup: OpenCgroup,
-        home: int,
-    ) -> int:
-        peer = Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
-        if peer.pidfd is None:
-            raise NotAllowed("the process that asked has ended")
-        check_identity(peer)
-        check_confinement(tree, cgroup, tree.cgroup_of(peer.pid))
-        return supervisor.launch(
-            Launch(
-                lease=int(str(planned.arguments["lease"])),
-                devices=tuple(devices_of(planned.arguments)),
-                cgroup=cgroup.fileno(),
-                home=home,
-                peer=peer.pidfd,
-                peer_pid=peer.pid,
-                offered=Offered(
-                    command=order.command,
-                    stdin=order.stdin,
-                    stdout=order.stdout,
-                    stderr=order.stderr,
-                    cwd=order.cwd,
-                    report=order.report,
-                ),
-                uid=peer.uid,
-                gid=peer.gid,
-                groups=peer.groups,
-                inherited=inherited_from(peer),
-            )
-        )
+
+def _checked(tree: CgroupTree, cgroup: OpenCgroup, caller: Caller) -> tuple[Peer, int]:
+    """The process that asks and its pidfd, if a launch in its name takes it out of nothing."""
+    peer = Peer(caller.pid, caller.uid, caller.gid, tuple(caller.groups), caller.pidfd)
+    if peer.pidfd is None:
+        raise NotAllowed("the process that asked has ended")
+    check_identity(peer)
+    check_confinement(tree, cgroup, tree.cgroup_of(peer.pid))
+    return peer, peer.pidfd
+
+
+def _held(stated: Guarantee, journal: Sequence[EffectRecord]) -> tuple[HookDevice, ...] | None:
+    """What a supervisor is to hold; None where the lease is not stated supervised."""
+    if stated.memory is not Memory.SUPERVISED:
+        return None
+    return next(tuple(devices_of(record.arguments)) for record in journal if record.kind == SUPERVISED)

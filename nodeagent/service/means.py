@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.guarantee import Compute, Hold, Memory, Requirement, Visibility
+from nodeagent.domain.guarantee import Compute, Hold, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import PlacedSlice
 from nodeagent.service.effects import Done, Planned
 from nodeagent.service.orders import Tier
@@ -78,4 +78,5 @@ def _hold(said: Mapping[str, str]) -> Hold:
         memory=Memory(said["memory"]) if "memory" in said else None,
         compute=Compute(said["compute"]) if "compute" in said else None,
         visibility=Visibility(said["visibility"]) if "visibility" in said else None,
+        ipc=Ipc(said["ipc"]) if "ipc" in said else None,
     )

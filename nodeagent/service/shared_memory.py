@@ -12,6 +12,7 @@ from nodeagent.adapters.ipc_users import IpcUsers
 from nodeagent.adapters.processes import TICK_NS, start_time_of
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.guarantee import Ipc
 from nodeagent.domain.ipc import CLOCK_STEP_SECONDS, Reason, Scene, Users, Verdict, judge
 from nodeagent.domain.lease import ENDED, AnchorKind, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import EffectState
@@ -21,6 +22,8 @@ from nodeagent.service.cgroup_effects import found
 from nodeagent.service.effects import Arguments, Evidence
 
 IPC = "ipc"
+OWN = "it has shared memory of its own, which ends with its last process"
+NOT_REMOVED = "nothing of this lease is removed: see the tier ipc"
 MOST_SHOWN = 500  # objects in one answer
 MOST_BEFORE = 1024  # objects that a uid may have when its lease begins, to be told from later ones
 
@@ -92,9 +95,8 @@ class SharedMemory:
         """What `clear` would do now, or did."""
         record = next((one for one in self._ledger.effects(lease.id) if one.kind == IPC), None)
         if record is None:
-            return Left(
-                lease.id, lease.state in ENDED, (), "nothing of this lease is removed: see the tier ipc"
-            )
+            private = lease.guarantee is not None and lease.guarantee.ipc is Ipc.PRIVATE
+            return Left(lease.id, lease.state in ENDED, (), OWN if private else NOT_REMOVED)
         evidence: Evidence = record.evidence or {}
         if record.state is EffectState.UNDONE:
             return _of_ended(lease.id, evidence)

@@ -13,6 +13,7 @@ from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Hold, Memory
 from nodeagent.service.charging import chargeable, charged_devices
 from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
+from nodeagent.service.job_effects import in_job
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 
@@ -43,6 +44,8 @@ class SupervisedMeans:
 
     def _applies(self, setting: Setting) -> bool:
         if setting.demanded.memory is not Memory.SUPERVISED or setting.cgroup is None:
+            return False
+        if in_job(setting.cgroup):  # Slurm starts what runs in there
             return False
         return chargeable(setting) and self._unavailable() is None
 

@@ -114,6 +114,9 @@ def _add_leasing(command: _Add) -> None:
 def _add_running(command: _Add) -> None:
     run = command("run", "a command in a lease of its own", "gpulease run [options] -- CMD [ARG ...]")
     add_request_options(run)
+    run.add_argument(
+        "--private-ipc", action="store_true", help="shared memory of its own, like --require ipc=private"
+    )
     execute = command("exec", "a command in a lease there is", "gpulease exec ID -- CMD [ARG ...]")
     execute.add_argument("id", metavar="ID", help=ID_FORMS)
 
@@ -187,6 +190,8 @@ def _start(call: Invocation, command: list[str]) -> int:
     if call.args.command == "exec":
         execute(call.client, lease_id(call.client, call.args.id), command)
     fields = request_fields(call.args)
+    if call.args.private_ipc:
+        fields["require"] = {**(fields["require"] or {}), "ipc": "private"}
     note = whole_device(call.args)
     if note:
         call.err.line(f"gpulease: {note}")

@@ -116,7 +116,7 @@ class Client:
         return Lease.from_raw(self._post(f"/v1/leases/{lease_id}/attach", {}))
 
     def launch(self, lease_id: int, command: int, cwd: int, report: int) -> int:
-        """Have the agent start the command of a supervised lease with our standard descriptors; its pid.
+        """Have the agent start the one command of a lease with our standard descriptors; its pid.
 
         *command*, *cwd* and *report* are open descriptors: a sealed memory file of words, a directory, and a
         pipe's writing end that gets ``exited STATUS``. See ``POST /v1/leases/{id}/launch``.

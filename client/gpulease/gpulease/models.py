@@ -74,6 +74,11 @@ class Lease:
     reason: Optional[str]
     raw: Raw = field(repr=False, compare=False)
 
+    @property
+    def for_one_command(self) -> bool:
+        """Whether the agent starts what runs in it, and lets nothing else in."""
+        return self.guarantee.get("memory") == "supervised" or self.guarantee.get("ipc") == "private"
+
     @classmethod
     def from_raw(cls, raw: Raw) -> Lease:
         return cls(

@@ -13,8 +13,9 @@ _GUARANTEES = {
     "memory": ("kernel", "supervised", "hook", "advisory"),
     "compute": ("partition", "exclusive", "hook", "mask", "none"),
     "visibility": ("cgroup", "acl", "environment"),
+    "ipc": ("private", "shared"),
 }
-_REQUIRE_FORMS = "memory=kernel, compute=mask, visibility=cgroup or several with commas"
+_REQUIRE_FORMS = "memory=kernel, compute=mask, visibility=cgroup, ipc=private or several with commas"
 _Value = TypeVar("_Value")
 
 

@@ -39,8 +39,8 @@ class Runner:
             if show:
                 self._screen.line(json.dumps(lease.raw))
             self._screen.flush()
-            if lease.guarantee.get("memory") == "supervised":
-                return self._supervised(command, lease)
+            if lease.for_one_command:
+                return self._started(command, lease)
             return self._in_lease(command, lease)
         finally:
             self._give_back(lease)
@@ -81,7 +81,7 @@ class Runner:
             raise _failure(report, status)
         return _exit_code(status)
 
-    def _supervised(self, command: Sequence[str], lease: Lease) -> int:
+    def _started(self, command: Sequence[str], lease: Lease) -> int:
         from gpulease.supervised import run_supervised
 
         environment = environment_with(os.environ, lease.environment)
