@@ -108,9 +108,6 @@ def anywhere(space: str, device: int) -> list[int]:
     return found
 
 
-@pytest.mark.way_out(
-    "a neighbour's shared memory, queues and /dev/shm", tier="private IPC", outcome="not there to be found"
-)
 def test_nobody_sees_what_is_in_there(node, made, look, name):
     """The node, a private run and an ordinary one of the same user find no file, segment or queue of it."""
     assert outside(name) == [False] * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -48,6 +49,27 @@ def test_the_command_is_the_users(lab: Lab):
     assert os.getpriority(os.PRIO_PROCESS, running.pid) == 3
     assert Path(f"/proc/{running.pid}/oom_score_adj").read_text() == "100\n"
     assert running.pid in lab.cgroup.procs()
+
+
+def test_the_directory_is_entered_with_the_users_rights(lab: Lab, tmp_path: Path):
+    """A descriptor of a directory that the user may not enter does not lead in there."""
+    tmp_path.chmod(0o700)
+    directory = os.open(tmp_path, os.O_PATH)
+    try:
+        with pytest.raises(OutsideFault, match="cwd"):
+            lab.start("/bin/true", instead={"cwd": directory})
+    finally:
+        os.close(directory)
+
+
+def test_no_mount_of_private_ipc_shows_outside(built: Path):
+    """Though all mounts of the node are shared, as systemd makes them, the command's /dev/shm is not."""
+    script = '"$1" probe-ipc && grep -c "/dev/shm .* tmpfs gpulease " /proc/self/mountinfo'
+    shared = ("unshare", "--mount", "--propagation", "shared", "sh", "-c", script)
+    done = subprocess.run(
+        [*shared, "sh", str(built / "gpulease-supervisor")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_nothing_of_root_is_handed_down(lab: Lab):

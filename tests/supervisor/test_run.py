@@ -81,6 +81,15 @@ def test_a_static_program_is_limited(node, run):
     assert node[0].live() == []
 
 
+def test_a_supervised_command_may_have_private_ipc(node, run):
+    """Both can be had: the limit as ever, and shared memory that nobody else has."""
+    steps = run(f"raw:{ALLOC}:{GIB // 2}", f"raw:{ALLOC}:{GIB // 2}")
+    done = node[0].gpulease("run", "--private-ipc", *steps[1:], user=USER, cwd="/")
+    assert (done.stdout, done.stderr) == (f"raw=0\nraw={errno.ENOMEM}\n", "")
+    guarantee = max(node[0].taken(), key=lambda lease: lease["id"])["guarantee"]
+    assert (guarantee["memory"], guarantee["ipc"]) == ("supervised", "private")
+
+
 def test_the_commands_code_comes_back(node):
     """Exit codes and signals come through the report."""
     agent = node[0]
