@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from service_builders import House, admin, order_of, outside, picture, user
 from service_world import SCRIPTED, ScriptedEffect, TurnedClock
 
+from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.domain.errors import InvalidField, KeyReused, LedgerUnavailable, NotAllowed, OutsideFault
-from nodeagent.domain.guarantee import Compute, Memory, Requirement, Visibility
+from nodeagent.domain.guarantee import Compute, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
 from nodeagent.domain.records import EffectState
 from nodeagent.domain.refusals import Code, Refusal
@@ -17,6 +19,7 @@ from nodeagent.domain.request import Priority, Request, SliceRequest
 from nodeagent.service.hooked import HookMeans
 from nodeagent.service.means import Setting, why_not
 from nodeagent.service.orders import Granted
+from nodeagent.service.private_ipc import PrivateIpcMeans
 
 
 def test_a_lease_is_active_only_once_its_effects_are_verified(build, effect: ScriptedEffect) -> None:
@@ -132,6 +135,17 @@ def test_who_adopts_is_told_that_nothing_holds_what_runs_already(house: House, h
     """A tier that the node has is no help to such a lease, and says so."""
     setting = Setting(1000, Requirement(), None, True, (), house.survey.found())
     assert why_not(HookMeans(hook_files), setting) == "hook: not of what runs already"
+
+
+def test_a_refused_demand_says_what_the_node_lacks(house: House) -> None:
+    """Where private IPC cannot be had, the refusal has the reason, and what to do."""
+    house.planner._means = (*house.planner._means, PrivateIpcMeans(Supervisor(Path("/no/supervisor"))))
+    request = Request((SliceRequest(cus=8),), require=Requirement(ipc=Ipc.PRIVATE))
+    refusal = house.agent.grant(user(), order_of(request=request))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.GUARANTEE_NOT_MET
+    assert "ipc=private" in refusal.why and "/no/supervisor" in refusal.why
+    assert "--require" in refusal.next_act
 
 
 def test_the_sites_floor_is_demanded_of_every_request(house: House) -> None:
