@@ -1,5 +1,5 @@
-"""``gpulease run`` of a lease that takes one command: the agent starts it, under a filter that root puts there or
-with shared memory of its own.
+"""``gpulease run`` of a lease that takes one command: the agent starts it, under a filter that root puts
+there or with shared memory of its own.
 
 The command is not our child, and has no terminal of its own. So every signal that reaches us goes to it, and
 its end comes by a pipe.
