@@ -56,6 +56,7 @@ class RunningNode:
     machine: str = MACHINE
     process: subprocess.Popen[bytes] | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    settings: str = ""  # what nodeagent.toml says
     attacked: bool = True  # whether each lease is attacked as soon as it is taken
     attacks: Attacks = field(init=False)
 
@@ -65,10 +66,13 @@ class RunningNode:
     def start(self, *, ready: bool = True) -> None:
         """Start our own agent and wait until it is ready, or only until it answers."""
         assert self.state_dir is not None
+        config = self.state_dir.parent / "nodeagent.toml"
+        config.write_text(self.settings)
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "nodeagent.cli.main", "serve", "--simulate", self.machine),
                 *("--socket", str(self.socket), "--state-dir", str(self.state_dir)),
+                *("--config", str(config)),
             ],
             stderr=(self.state_dir.parent / "agent.log").open("ab"),
         )
@@ -210,14 +214,15 @@ def as_user(user: int | None) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running_node(machine: str, given: str | None = None) -> Iterator[RunningNode]:
-    """An agent on *machine*, or the one behind the socket *given*."""
+def running_node(machine: str, given: str | None = None, settings: str = "") -> Iterator[RunningNode]:
+    """An agent on *machine* with *settings*, or the one behind the socket *given*."""
     # Short, because a unix socket's path is; and open to the second users of the tests.
     directory = Path(tempfile.mkdtemp(prefix="nodeagent-"))
     directory.chmod(0o755)
     shutil.copytree(Path(gpulease.__file__).parent, directory / "client" / "gpulease")
     state = None if given else directory / "state"
-    running = RunningNode(Path(given or directory / "api.sock"), state, directory / "client", machine)
+    socket = Path(given or directory / "api.sock")
+    running = RunningNode(socket, state, directory / "client", machine, settings=settings)
     try:
         if state is not None:
             state.mkdir(mode=0o700)
@@ -252,12 +257,12 @@ def agent() -> Iterator[RunningNode]:
 
 
 @pytest.fixture
-def start_agent(request: pytest.FixtureRequest) -> Iterator[Callable[[str], RunningNode]]:
+def start_agent(request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningNode]]:
     """Starts agents of the test's own, by the name of a machine file."""
     with contextlib.ExitStack() as stack:
 
-        def start(machine: str) -> RunningNode:
-            running = stack.enter_context(running_node(machine))
+        def start(machine: str, settings: str = "") -> RunningNode:
+            running = stack.enter_context(running_node(machine, settings=settings))
             return stack.enter_context(all_attacked(running, request))
 
         yield start
