@@ -19,8 +19,9 @@ from .played import PlayedAgent
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("prolog", "epilog", "task-prolog", "agent.sh", "records.sh", "ask.py")
 SHELLS = {"dash": "/usr/bin/dash", "bash": "/usr/bin/bash", "busybox": "/usr/bin/busybox"}
+# The client is a process of its own: with one shell it is as with any.
 EVERY_WAY = pytest.mark.parametrize(
-    ("shell", "client"), [(shell, client) for shell in SHELLS for client in ("curl", "ask.py")]
+    ("shell", "client"), [*((shell, "curl") for shell in SHELLS), ("dash", "ask.py")]
 )
 CURLS = "/usr/bin/curl /bin/curl /usr/local/bin/curl"
 NOBODY = 65534
@@ -79,13 +80,13 @@ class Site:
         return sorted((self.top / "spool").glob("*")) if (self.top / "spool").is_dir() else []
 
     def configure(self, **values: str | int) -> None:
-        """Write the settings file: the site's directories, a short deadline, and *values*."""
+        """Write the settings file: the site's directories, and *values*."""
         given = {
             "socket": self.socket,
             "run": self.path(),
             "spool": self.top / "spool",
-            "deadline": 2,
-            "epilog_wait": 3,
+            "deadline": 60,
+            "epilog_wait": 60,
         }
         self.settings.write_text("".join(f"{key}={value}\n" for key, value in (given | values).items()))
 

