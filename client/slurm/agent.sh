@@ -85,7 +85,7 @@ start_clock() {
     read_clock
     # shellcheck disable=SC2034 # the prolog and the epilog tell it to the agent
     started_at=$clock
-    started=$now
+    started=$now asked='' answer='' word='' why='there was no time to ask'
     give_until "$1"
 }
 
@@ -133,7 +133,7 @@ ask() {
 
 # One more try at path $1, which sets $answer, to nothing where none came. Fails, without a try, when the time is up.
 ask_again() {
-    [ -z "${asked-}" ] || /bin/sleep 0.2
+    [ -z "$asked" ] || /bin/sleep 0.2
     asked=yes
     read_clock
     left=$((end - now))

@@ -63,9 +63,10 @@ found() {
     return 1
 }
 
-# Forget what was left for this job.
+# Remove what was left for this job; fails if there was nothing.
 forget() {
-    ! found "$run"/*/"$job" || /bin/rm -f "$run"/*/"$job"
+    set -- "$run/verdict/$job" "$run/allowed/$job" "$run/hook/$job"
+    found "$@" && /bin/rm -f "$@"
 }
 
 # spool_call prolog|epilog: for the agent, when it is back. Nothing is synced: a reboot ends every lease anyway.
