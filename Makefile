@@ -1,8 +1,11 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
+CRASH_POINTS ?= 10000
+POWER_POINTS ?= 4500
+CYCLES ?= 100000
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -23,6 +26,8 @@ test: setup userlands ## every test that this machine can run, then what was lef
 
 test-long: setup userlands slurm ## the slow tests too, long property runs, every tier and kernel, the mutants (hours)
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
+	@$(MAKE) crash-long
+	@$(MAKE) soak CYCLES=10000
 	@$(MAKE) test-rocm TESTS='-m "slow or not slow"'
 	@tests/rig/every-kernel
 	@$(MAKE) mutants
@@ -32,6 +37,10 @@ crash: setup ## kill the agent at its system calls, with the power on and off (t
 	$(BIN)/python -m tests.crash --seconds 25 --power
 	$(BIN)/python -m tests.crash --mutant freed-before-undone
 	$(BIN)/python -m tests.crash --mutant never-synced --power
+
+crash-long: setup ## the same at 10,000 distinct kill points, and 2,000 losses of power (hours)
+	$(BIN)/python -m tests.crash --points $(CRASH_POINTS)
+	$(BIN)/python -m tests.crash --points $(POWER_POINTS) --power
 
 userlands:
 	@tests/hook/userlands >/dev/null || echo "the hook's tests beside other C libraries are left out"
@@ -87,7 +96,7 @@ bench: setup ## the numbers of docs/performance.md, measured here (minutes)
 	$(BIN)/python tests/bench/supervisor_cost.py
 
 soak: setup ## 100,000 leases, one after the other: nothing may grow (half an hour at least)
-	$(BIN)/python tests/bench/soak.py --cycles 100000
+	$(BIN)/python tests/bench/soak.py --cycles $(CYCLES)
 
 build: setup ## both wheels, in dist/
 	@.ci/build

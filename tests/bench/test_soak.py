@@ -31,10 +31,3 @@ def test_what_grows_is_named() -> None:
 def test_some_hundred_leases_leave_nothing() -> None:
     """After some hundred leases, whole runs among them, an agent uses what it did when it was warm."""
     assert soak(200) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3000)
-def test_some_thousand_leases_leave_nothing() -> None:
-    """Nor does it use more after some thousand."""
-    assert soak(5000) == []

@@ -51,23 +51,3 @@ def test_a_ledger_that_is_not_synced_is_found() -> None:
     status, report = crash("--mutant", "never-synced", "--power")
     assert status == 0, report
     assert "VIOLATION" in report
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3 * 3600)
-def test_ten_thousand_deaths_leave_nothing_wrong() -> None:
-    """At ten thousand different kill points."""
-    status, report = crash("--points", "10000")
-    print(report)
-    assert status == 0, report[-3000:]
-    assert points(report) >= 10_000
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3 * 3600)
-def test_two_thousand_losses_of_power_leave_nothing_wrong() -> None:
-    """The same where every second death takes what was not synced along."""
-    status, report = crash("--points", "2000", "--power")
-    print(report)
-    assert status == 0, report[-3000:]
-    assert points(report) >= 2_000

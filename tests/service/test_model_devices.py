@@ -1,4 +1,4 @@
-"""The model of the service on a node whose devices vanish and come back, and whose clock jumps."""
+"""The model of the service on a node whose devices vanish, return, are partitioned, and whose clock jumps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 from service_builders import admin, come_back, touch_generation, vanish
-from service_model import ServiceMachine
+from service_model import Known, ServiceMachine
 
 from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.lease import LeaseState
@@ -94,9 +94,27 @@ class DeviceMachine(ServiceMachine):
             self.house.releaser.retry(held.lease).result(10)
 
     @precondition(lambda self: not self.missing)
+    @rule(number=st.integers(0, 7))
+    def partition(self, number: int) -> None:
+        """A device is partitioned anew, which opens another epoch: what was held of the old one is lost."""
+        key = self.device(number)
+        file = self.root / "sys/bus/pci/devices" / self.places[key][1] / "current_memory_partition"
+        file.write_text("NPS1\n" if file.exists() and file.read_text() == "NPS4\n" else "NPS4\n")
+        before = self.house.agent.device(key).epoch
+        self.changed()
+        self.lose_leases(key, gone=False)
+        assert self.house.agent.device(key).epoch == before + 1
+
     @rule()
     def reboot(self) -> None:
+        """What was held of a device that is away stays held until it is back; all else is free."""
+        left = {
+            lease_id: mine
+            for lease_id, known in self.known.items()
+            if (mine := [part for part in known.held if self.missing and part[0] == self.lost])
+        }
         super().reboot()
+        self.known = {lease_id: Known(LeaseState.FAILED, False, held=mine) for lease_id, mine in left.items()}
 
     @rule(number=st.integers(0, 20))
     def renew(self, number: int) -> None:
