@@ -92,10 +92,11 @@ class Files:
 class Mount:
     """*files* at *where* until `close`. Root only. What is written to mapped files lies in sparse memory.
 
-    *at_once*: the first thread does it all, which is quicker, where no caller maps the files.
+    *at_once*: the first thread does it all, which is quicker, where no caller maps the files. *owner*: a uid's
+    own file system, into which nobody else may look, not even root.
     """
 
-    def __init__(self, files: Files, where: Path, *, at_once: bool = False) -> None:
+    def __init__(self, files: Files, where: Path, *, at_once: bool = False, owner: int | None = None) -> None:
         self.files, self.where, self.at_once = files, where, at_once
         self.paths, self.numbers = {1: ""}, {"": 1}
         self.modes: dict[str, tuple[int, int, int]] = {}  # mode, uid, gid that somebody set
@@ -103,7 +104,9 @@ class Mount:
         self.tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         self.stopping = os.eventfd(0, os.EFD_CLOEXEC)
-        options = f"fd={self.device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
+        shared = ",allow_other,default_permissions" if owner is None else ""
+        ids = f"user_id={owner or 0},group_id={owner or 0}"
+        options = f"fd={self.device},rootmode=40000,{ids}{shared}"
         if libc.mount(b"fakekfd", os.fsencode(where), b"fuse", MS_NOSUID | MS_NODEV, options.encode()):
             code = ctypes.get_errno()
             raise OSError(code, f"cannot mount FUSE: {os.strerror(code)}", str(where))

@@ -171,6 +171,7 @@ class Lab:
         uid: int = USER,
         caller: Caller | None = None,
         instead: dict[str, int] | None = None,
+        private_ipc: bool = False,
         **inherited: Any,
     ) -> Running:
         """Start *argv* as *uid* with one limited device; the caller offers pipes, or what is *instead*."""
@@ -183,13 +184,15 @@ class Lab:
         self.started.append(running)
         try:
             with (caller or offering)(offered, uid) as pid:
-                running.pid = self.launch(pid, offered, uid, **inherited)
+                running.pid = self.launch(pid, offered, uid, private_ipc, **inherited)
         finally:
             for descriptor in (command, stdin, stdout, report, cwd):
                 os.close(descriptor)
         return running
 
-    def launch(self, caller: int, offered: Offered, uid: int, **inherited: Any) -> int:
+    def launch(
+        self, caller: int, offered: Offered, uid: int, private_ipc: bool = False, **inherited: Any
+    ) -> int:
         """Start what the process *caller* of *uid* offers; the command's pid."""
         pidfd = os.pidfd_open(caller)
         try:
@@ -206,6 +209,7 @@ class Lab:
                     gid=uid,
                     groups=(uid, 7),
                     inherited=Inherited(**{**DEFAULTS, **inherited}),
+                    private_ipc=private_ipc,
                 )
             )
         finally:

@@ -18,7 +18,7 @@ from nodeagent.adapters.supervisor import Offered
 from nodeagent.domain.errors import InvalidField, NotAllowed
 from tests.fakekfd.fuse import FLUSH, GETATTR, OPEN, Attr, Files, Mount
 
-from .conftest import GPU, Lab
+from .conftest import GPU, USER, Lab
 from .test_launch import await_end
 
 pytestmark = [pytest.mark.cgroup2, pytest.mark.root]
@@ -116,6 +116,24 @@ def test_a_directory_that_cannot_be_entered_does_not_stall_the_launch(lab: Lab, 
     finally:
         os.close(directory)
     assert runs(lab)
+
+
+@pytest.mark.parametrize("private_ipc", [False, True])
+def test_a_users_own_file_system_may_be_the_directory(lab: Lab, private_ipc: bool):
+    """Root may not look in there; the command starts in it all the same, and knows where it is."""
+    where = Path(tempfile.mkdtemp(prefix="own-"))
+    where.chmod(0o755)
+    mounted = Mount(Tree(), where, owner=USER)
+    directory = os.open(where, os.O_PATH)
+    try:
+        with pytest.raises(PermissionError):
+            list(where.iterdir())
+        started = lab.start("/bin/pwd", instead={"cwd": directory}, private_ipc=private_ipc)
+        assert started.end() == ([str(where)], 0)
+    finally:
+        os.close(directory)
+        mounted.close()
+        where.rmdir()
 
 
 def test_an_ioctl_on_a_file_that_does_not_answer_stalls_no_other(lab: Lab, mount: Stalling, programs):
