@@ -92,8 +92,8 @@ class Files:
 class Mount:
     """*files* at *where* until `close`. Root only. What is written to mapped files lies in sparse memory.
 
-    *at_once*: the first thread does it all, which is quicker, where no caller maps the files. *owner*: a uid's
-    own file system, into which nobody else may look, not even root.
+    *at_once*: the first thread does it all, which is quicker, where no caller maps the files. *owner*: a
+    uid's own file system, into which nobody else may look, not even root.
     """
 
     def __init__(self, files: Files, where: Path, *, at_once: bool = False, owner: int | None = None) -> None:
