@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from nodeagent import config as settings
@@ -79,7 +80,7 @@ def build_jobs(config: settings.Slurm, base: Base) -> Jobs:
         None if config.request_from == "none" else config.request_from,
         spool.gave_up,
     )
-    tasks = Tasks(base.ledger, base.tree, leases, cgroups, base.attacher)
+    tasks = Tasks(base.ledger, base.tree, leases, cgroups, base.attacher, partial(_constrained, base.conf))
     looks = {"spool": spool.look, "job cgroups": cgroups.look}
     return Jobs(Slurm(SlurmParts(prolog, epilog, tasks, readiness)), readiness, looks)
 
@@ -89,6 +90,12 @@ def _gres(conf: SlurmConf) -> Callable[[Job, Inventory], Gres | None]:
         return conf.gres(inventory, node=job.node, slurm_conf=Path(job.conf) if job.conf else None)
 
     return gres
+
+
+def _constrained(conf: SlurmConf) -> bool:
+    """Whether cgroup.conf has ``ConstrainDevices=yes``."""
+    lines = conf.beside("cgroup.conf") or ()
+    return any((line.get("ConstrainDevices") or "").lower() == "yes" for line in lines)
 
 
 def _home(tree: CgroupTree | None) -> Callable[[Job], NamedCgroup | None]:

@@ -57,6 +57,12 @@ class JobLeases:
         found = (self._ledger.lease(lease.id) for lease in leases)
         return tuple(lease for lease in found if lease is not None)
 
+    def tell_refused(self, job: Job, why: str) -> None:
+        """Say in the events that a job cannot have what it asks for. *why* has no word of a user's."""
+        if self._ledger.health().writable:
+            with self._ledger.write(release=True) as tx:
+                tx.event("refused", uid=job.uid, reason=why, data={"job": job.id})
+
     def follow(self, lease_id: int, seconds: float) -> Lease | None:
         """The lease once it is granted or has ended, or as it is after *seconds*."""
 

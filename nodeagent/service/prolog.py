@@ -76,12 +76,16 @@ class Prolog:
         asked = asked_in(job.words[self._words]) if self._words else None
         slices = slices_of(places, asked)
         if isinstance(slices, str):
-            return Verdict(Word.REFUSED, f"job {job.id} {slices}")
+            return self._refuse(job, slices)
         if self._gave_up(job):
             return Verdict(Word.FAULT, "this prolog gave up before the agent answered")
         if older := self._end_older(caller, job, wait_seconds):
             return Verdict(Word.WAIT, f"lease {older.id} of an earlier run is not clean yet")
         return self._grant(caller, job, Request(slices, priority=Priority.HIGH), until)
+
+    def _refuse(self, job: Job, why: str) -> Verdict:
+        self._leases.tell_refused(job, why)
+        return Verdict(Word.REFUSED, f"job {job.id} {why}")
 
     def _places(self, job: Job) -> tuple[Place, ...]:
         """The job's GPUs that the agent keeps. Raises InvalidField or OutsideFault where one is not found."""

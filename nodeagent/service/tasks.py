@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.peer import Peer
@@ -22,6 +22,7 @@ from nodeagent.service.rights import owns_nothing
 NONE = ("none",)
 # Slurm's TaskProlog takes what stands behind the first "=" for the value, to the end of the line.
 _VALUE = re.compile(r"[A-Za-z0-9,.:;/_-]*", re.ASCII)
+_INDEXES = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
 _EXPORTED = frozenset(
     {
         "ROCR_VISIBLE_DEVICES",
@@ -56,12 +57,14 @@ class Tasks:
         leases: JobLeases,
         cgroups: JobCgroups,
         attacher: Attacher,
+        constrained: Callable[[], bool] = lambda: False,
     ) -> None:
         self._ledger = ledger
         self._tree = tree
         self._leases = leases
         self._cgroups = cgroups
         self._attacher = attacher
+        self._constrained = constrained  # whether Slurm closes other GPUs to a job, which renumbers its own
 
     def enter(self, caller: Caller, told: Mapping[str, str]) -> tuple[str, ...]:
         """Have the caller's task in its job's lease; the lines that its task-prolog prints.
@@ -80,14 +83,24 @@ class Tasks:
         lease = next((one for one in mine if _within(here, confined.get(one.id))), None)
         if lease is not None:
             self._cgroups.keep(lease)
-            return tuple(_lines(lease, told))
+            return self._told(lease, told)
         lease = _hinted(mine, told)
         if lease is None:
             return NONE
         if lease.id in confined:
             raise NotAllowed(f"lease {lease.id} holds {confined[lease.id]}, and this task is not in there")
         self._bring(caller, lease)
-        return tuple(_lines(lease, told))
+        return self._told(lease, told)
+
+    def _told(self, lease: Lease, told: Mapping[str, str]) -> tuple[str, ...]:
+        environment = dict(lease.environment or {})
+        visible = environment.get("ROCR_VISIBLE_DEVICES") or ""
+        if _INDEXES.fullmatch(visible) and self._constrained():
+            environment["ROCR_VISIBLE_DEVICES"] = _renumbered(visible)
+        theirs = told.get("LD_PRELOAD", "")
+        if theirs and environment.get("LD_PRELOAD") and _VALUE.fullmatch(theirs):
+            environment["LD_PRELOAD"] = f"{environment['LD_PRELOAD']}:{theirs}"
+        return tuple(_lines(environment))
 
     def _job_cgroup(self, lease: Lease) -> str | None:
         """The path of the job's own cgroup, where the lease is held by that."""
@@ -120,11 +133,14 @@ def _hinted(mine: tuple[Lease, ...], told: Mapping[str, str]) -> Lease | None:
     return found[0] if len(found) == 1 else None
 
 
-def _lines(lease: Lease, told: Mapping[str, str]) -> Iterator[str]:
-    environment = dict(lease.environment or {})
-    theirs = told.get("LD_PRELOAD", "")
-    if theirs and environment.get("LD_PRELOAD") and _VALUE.fullmatch(theirs):
-        environment["LD_PRELOAD"] = f"{environment['LD_PRELOAD']}:{theirs}"
+def _renumbered(indexes: str) -> str:
+    """ROCr's *indexes* of devices as it counts them where the node's other devices are closed."""
+    numbers = [int(index) for index in indexes.split(",")]
+    ranks = {number: str(rank) for rank, number in enumerate(sorted(set(numbers)))}
+    return ",".join(ranks[number] for number in numbers)
+
+
+def _lines(environment: Mapping[str, str | None]) -> Iterator[str]:
     for name, value in environment.items():
         if value is None and name in _UNSET:
             yield f"unset {name}"

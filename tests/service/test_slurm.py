@@ -106,6 +106,8 @@ def test_a_job_that_asks_for_too_much_is_refused(trusting):
     """It is the job's fault, said without a word of the job's."""
     verdict = trusting.prolog(SLURM_JOB_EXTRA="gpulease:shards=5 $(id)\n")
     assert str(verdict) == "refused\njob 42 asks for 5 shards of a GPU that has 4\n"
+    refused = trusting.house.ledger.events(limit=1000)[-1]
+    assert (refused.kind, refused.uid, refused.data) == ("refused", 1000, {"job": 42})
 
 
 @pytest.mark.parametrize("text", ["gpulease:shards=4;gpulease:shards=4", "x" * 300, "\x1b[2J`id`\n\n'\""])

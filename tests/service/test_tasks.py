@@ -121,3 +121,16 @@ def test_a_task_keeps_its_own_preload_behind_ours(home, stepds, monkeypatch, the
     expected = "/usr/lib/libgpulease.so" + (f":{theirs}" if theirs == "/opt/x.so" else "")
     assert f"export LD_PRELOAD={expected}" in lines
     assert not [line for line in lines if "EVIL" in line or "GPULEASE_HOOK" in line]
+
+
+def test_indexes_count_from_zero_where_slurm_closes_other_gpus(home, stepds):
+    """With ConstrainDevices a task sees its own GPUs alone: in the node's order, numbered anew."""
+    site = Site(home)
+    lease = site.granted(uid=1000, gpus="0,1")
+    with home.ledger.write() as tx:
+        given = {**lease.environment, "ROCR_VISIBLE_DEVICES": "3,1"}
+        tx._change_lease(lease.id, {"environment": json.dumps(given)})
+    prolog = stepds.task(1000)
+    assert "export ROCR_VISIBLE_DEVICES=3,1" in task(site, prolog, SLURM_JOB_ID=42)
+    (home.root / "etc/slurm/cgroup.conf").write_text("ConstrainDevices=Yes\n")
+    assert "export ROCR_VISIBLE_DEVICES=1,0" in task(site, prolog, SLURM_JOB_ID=42)
