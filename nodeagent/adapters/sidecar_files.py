@@ -76,10 +76,12 @@ class SidecarFiles:
                 file.write(text)
             fresh.rename(path)
 
-    def remove(self, lease: int) -> None:
-        """Gone already is success."""
-        with _named(self.path(lease)):
-            self.path(lease).unlink(missing_ok=True)
+    def remove(self, lease: int) -> bool:
+        """Whether it was there; gone already is success."""
+        with _named(self.path(lease)), contextlib.suppress(FileNotFoundError):
+            self.path(lease).unlink()
+            return True
+        return False
 
     def clear(self) -> None:
         """Take away what a death left half written. Not while anybody writes."""

@@ -49,8 +49,11 @@ def request_text(request: Request) -> str:
     return dump(asdict(request))
 
 
-@lru_cache(maxsize=KEPT)
 def request_of(text: str) -> Request:
+    return _kept_request(text) if len(text) <= MOST_TEXT else _request(text)
+
+
+def _request(text: str) -> Request:
     stored = json.loads(text)
     require = stored["require"]
     return Request(
@@ -66,6 +69,9 @@ def request_of(text: str) -> Request:
         ),
         priority=Priority(stored["priority"]),
     )
+
+
+_kept_request = lru_cache(maxsize=KEPT)(_request)  # short ones: no user is to fill memory with long ones
 
 
 def _slice_request(stored: Values) -> SliceRequest:

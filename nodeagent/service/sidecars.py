@@ -77,9 +77,7 @@ class Sidecars:
         with self._lock:
             self._marks.pop(lease, None)
             self._refused.pop(lease, None)
-            there = lease in self._files.leases()
-            self._files.remove(lease)
-            return there
+            return self._files.remove(lease)
 
     def lost(self, leases: Collection[int]) -> frozenset[int]:
         """Those of *leases*, unknown to the ledger, that it never had: ids only grow, so the others ended."""

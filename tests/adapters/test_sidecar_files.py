@@ -26,8 +26,8 @@ def test_what_was_written_is_read(files: SidecarFiles) -> None:
     files.write(7, {"a": "\udcff"})
     assert files.leases() == {7, 8}
     assert files.read(7) == {"a": "\udcff"}
-    files.remove(7)
-    files.remove(7)
+    assert files.remove(7)
+    assert not files.remove(7)
     assert files.leases() == {8}
     with pytest.raises(FileNotFoundError):
         files.read(7)
