@@ -111,7 +111,8 @@ def _runs_stepd(pid: int) -> bool:
         program = (PROC / str(pid) / "exe").readlink()
     except OSError:
         return False
-    return program.name.removesuffix(" (deleted)") == STEPD
+    name = program.name.removesuffix(" (deleted)")
+    return name.partition("-")[0] == STEPD  # Debian's is slurmstepd-wlm
 
 
 def _same_program(pid: int, other: int) -> bool:

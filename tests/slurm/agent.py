@@ -26,8 +26,8 @@ OCTETS = "Content-Type: application/octet-stream"
 CONFIG = "/etc/nodeagent/nodeagent.toml"
 READY_SECONDS = 60
 LIVE = "queued,preparing,active,lost,releasing"
-# Slurm 22.05 has no `--extra`.
-SETTINGS = '[slurm]\nrequest_from = "comment"\n'
+# Slurm 22.05 has no `--extra`. A simulated machine has no gres.conf of its own.
+SETTINGS = '[slurm]\nrequest_from = "comment"\ngres_conf = "/etc/slurm/gres.conf"\n'
 
 
 @dataclass
@@ -82,8 +82,10 @@ class ServedAgent:
         self.stopped = self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        for pid in self.stopped:
-            os.kill(pid, signal.SIGCONT)
+        """Let it go on; nsenter too, which stops with its child."""
+        if self.stopped and self.process is not None:
+            for pid in (*self.stopped, self.process.pid):
+                os.kill(pid, signal.SIGCONT)
         self.stopped = []
 
     def call(self, method: str, target: str, **options: Any) -> Any:
@@ -99,9 +101,19 @@ class ServedAgent:
         uid = None if user is None else USERS[user]
         return self.node.space.run(*words, f"http://agent/v1/slurm/{call}", user=uid, input=body).stdout
 
-    def leases(self, state: str = LIVE) -> list[dict[str, Any]]:
-        """The leases in these states."""
-        return self.call("GET", f"/v1/leases?state={state}&limit=500")["leases"]
+    def leases(self, state: str = LIVE, after: int = 0) -> list[dict[str, Any]]:
+        """The leases in these states, with ids above *after*."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.call("GET", f"/v1/leases?state={state}&after={after}&limit=500")
+            found += page["leases"]
+            if page["next"] is None:
+                return found
+            after = page["next"]
+
+    def last_id(self) -> int:
+        """The highest id of a lease so far."""
+        return max((one["id"] for one in self.leases(f"{LIVE},released,failed")), default=0)
 
     def lease(self, job: str) -> dict[str, Any] | None:
         """The live lease of a job."""

@@ -22,8 +22,9 @@ from .node import Node, running_node
 from .space import OWN_NET, Space, space
 
 Found = TypeVar("Found")
-SECONDS = 60
+SECONDS = 30
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare", "nsenter", "ip")
+IN_SERVICE = ("idle", "mixed", "allocated", "completing", "planned")
 # /etc and /usr/libexec with ours on top, an empty /run, and an address: the C library resolves nothing where
 # there are only loopback's own. Arguments: the cluster's directory, the address.
 HEAD = """
@@ -75,10 +76,12 @@ class Cluster:
         lines = self.slurm("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
         return dict(line.split() for line in lines)
 
-    def states(self) -> dict[str, str]:
-        """The state of each node, as `idle` or `drained`."""
+    def out_of_service(self) -> dict[str, str]:
+        """Why nodes take no jobs, by name."""
         lines = self.slurm("sinfo", "--noheader", "--Node", "--format=%N %T").stdout.splitlines()
-        return dict(line.split() for line in lines)
+        states = dict(line.split() for line in lines)
+        out = [name for name in self.nodes if states.get(name, "absent").rstrip("*") not in IN_SERVICE]
+        return {name: self.reason(name) or states.get(name, "absent") for name in out}
 
     def reason(self, node: str) -> str:
         """Why a node is not to be used, as `sinfo -R` shows it."""
@@ -89,20 +92,25 @@ class Cluster:
         self.slurm("scancel", *jobs)
         self.ended(*jobs)
 
-    def ended(self, *jobs: str) -> None:
+    def end_all(self) -> None:
+        if jobs := self.queue():
+            self.cancel(*jobs)
+
+    def ended(self, *jobs: str, seconds: float = SECONDS) -> None:
         """Wait until jobs are gone, their epilogs included; without any, until none is left."""
-        self.until(lambda: not (set(jobs) & self.queue().keys() if jobs else self.queue()))
+        self.until(lambda: not (set(jobs) & self.queue().keys() if jobs else self.queue()), seconds=seconds)
 
     def resume(self) -> None:
         """Take all nodes into service again."""
-        for name in self.nodes:
-            if self.states()[name] != "idle":
-                self.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
-        self.until(lambda: all(self.states()[name] == "idle" for name in self.nodes))
+        for name in self.out_of_service():
+            self.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        self.until(lambda: not self.out_of_service())
 
-    def until(self, what: Callable[[], Found], why: Callable[[], str] | None = None) -> Found:
+    def until(
+        self, what: Callable[[], Found], why: Callable[[], str] | None = None, seconds: float = SECONDS
+    ) -> Found:
         """Look until *what* gives something true; how long it takes is not asserted beyond the wait."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + seconds
         while not (found := what()):
             assert time.monotonic() < deadline, f"{why() if why else 'never'}\n{self.logs()}"
             time.sleep(0.1)
@@ -135,7 +143,7 @@ def running_cluster(scripts: Path) -> Iterator[Cluster]:
         head.daemon("slurmctld")
         for node in (settings.GPU0, settings.CPU0):
             cluster.nodes[node.name] = last.enter_context(running_node(node, head, directory / node.name))
-        cluster.until(lambda: all(cluster.states().get(name) == "idle" for name in cluster.nodes))
+        cluster.until(lambda: not cluster.out_of_service())
         yield cluster
 
 

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from .agent import served_agent
+from tests.fakekfd.fuse_kfd import usable
+
+from .agent import ServedAgent, served_agent
 from .cluster import missing, running_cluster
 from .lab import Lab
+from .node import running_fake
+from .settings import GPU1
 from .space import ROOT
 
 
@@ -27,13 +31,34 @@ def shared_lab() -> Iterator[Lab]:
         yield Lab(cluster, agent)
 
 
+@pytest.fixture(scope="session")
+def shared_fake(shared_lab: Lab) -> Iterator[ServedAgent]:
+    """A second node, with the fake kernel's GPUs, and its agent."""
+    if reason := usable():
+        pytest.skip(reason)
+    cluster = shared_lab.cluster
+    with running_fake(GPU1, cluster.head, cluster.directory / GPU1.name) as node, served_agent(node) as agent:
+        cluster.nodes[node.name] = node
+        yield agent
+        del cluster.nodes[node.name]
+
+
+@pytest.fixture
+def fake(shared_fake: ServedAgent, lab: Lab) -> Iterator[ServedAgent]:
+    """The second node's agent, without any lease before and after a test."""
+    lab.cluster.resume()
+    yield shared_fake
+    lab.cluster.end_all()
+    assert shared_fake.leftovers() == []
+
+
 @pytest.fixture
 def lab(shared_lab: Lab) -> Iterator[Lab]:
     """All nodes idle and no lease. A test that leaves a lease, a cgroup, a file or a drained node fails."""
     shared_lab.settings()
     yield shared_lab
     cluster = shared_lab.cluster
-    cluster.cancel(*cluster.queue()) if cluster.queue() else None
+    cluster.end_all()
     left = shared_lab.leftovers()
     cluster.resume()
     assert left == []

@@ -100,9 +100,7 @@ class Lab:
     def leftovers(self) -> list[str]:
         """What is there although no job is, and the nodes that jobs put out of service."""
         left = [f"file {name}" for name in self.records()] + self.agent.leftovers()
-        states = self.cluster.states()
-        drained = [name for name in self.cluster.nodes if states[name] != "idle"]
-        return left + [f"{name} is {states[name]}: {self.cluster.reason(name)}" for name in drained]
+        return left + [f"{name} is {why}" for name, why in self.cluster.out_of_service().items()]
 
     def await_nothing(self) -> None:
         """Wait until jobs, leases and records are gone: what a broken agent missed, it makes up for."""

@@ -18,7 +18,7 @@ OWN_NET = ("--net", *OWN_PIDS)
 # Nothing of ours: daemons and jobs see what a service manager or a login would give them.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/", "LANG": "C.UTF-8"}
 # The first process waits for the end of its input, which comes when we are killed, too, and reaps orphans.
-STAY = "\necho ready\ntrap '' CHLD\nexec cat >/dev/null"
+STAY = "\necho ready\nexec env --ignore-signal=CHLD cat >/dev/null"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ function slurm_job_submit(job, partitions, uid)
     local shards = asked:match("shard:(%d+)") or (asked:match("shard") and "1")
     local word = shards and "gpulease:shards=" .. shards or asked:match("gpu") and "gpulease:gpus" or nil
     local kept = (job.comment or ""):gsub("gpulease:[^ ;]*", "")
-    job.comment = word and (kept == "" and word or kept .. ";" .. word) or job.comment
+    job.comment = word and (kept == "" and word or word .. ";" .. kept) or job.comment
     return slurm.SUCCESS
 end
 

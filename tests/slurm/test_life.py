@@ -1,0 +1,73 @@
+"""The life of a job, with all that Slurm may do to it: its lease begins and ends with it, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from .lab import Lab
+
+pytestmark = pytest.mark.slurm
+
+
+def test_the_lease_ends_with_the_job(lab: Lab) -> None:
+    """When Slurm has forgotten a job its lease is released, with proof."""
+    job = lab.run("--gres=shard:2").job
+    lab.cluster.ended(job)
+    assert lab.agent.lease(job) is None
+    assert lab.agent.outcomes(job) == ["released"]
+
+
+def test_a_requeued_job_gets_another_lease(lab: Lab) -> None:
+    """The second run of a job, of the same id, has a lease of its own; the first one's is released."""
+    first = lab.hold("--gres=shard:2", "--requeue")
+    before = lab.agent.lease(first.job)
+    lab.cluster.slurm("scontrol", "requeue", first.job)
+    lab.cluster.until(lambda: lab.cluster.queue()[first.job] == "PENDING")
+    lab.cluster.until(lambda: lab.cluster.queue()[first.job] == "RUNNING")
+    after = lab.agent.lease(first.job)
+    assert before and after and after["id"] > before["id"]
+    assert lab.agent.outcomes(first.job) == ["released"]
+
+
+def test_each_task_of_an_array_has_a_lease(lab: Lab) -> None:
+    """Tasks of an array are jobs of their own."""
+    job = lab.cluster.sbatch("sleep 600", "--gres=shard:1", "--array=1-3")
+    lab.cluster.until(lambda: len(lab.agent.leases()) == 3)
+    holders = {one["holder"]["id"] for one in lab.agent.leases()}
+    assert len(holders) == 3
+    assert job in holders  # the last to start keeps the array's own id
+
+
+def test_a_suspended_job_keeps_its_lease(lab: Lab) -> None:
+    """Suspend and resume call no script: the lease is as it was, and its processes live on."""
+    task = lab.hold("--gres=shard:2")
+    before = lab.agent.lease(task.job)
+    lab.cluster.slurm("scontrol", "suspend", task.job)
+    lab.cluster.until(lambda: lab.cluster.queue()[task.job] == "SUSPENDED")
+    assert lab.agent.lease(task.job) == before
+    lab.cluster.slurm("scontrol", "resume", task.job)
+    lab.cluster.until(lambda: lab.cluster.queue()[task.job] == "RUNNING")
+    assert lab.agent.lease(task.job) == before
+
+
+@pytest.mark.parametrize("signal", ["TERM", "KILL"])
+def test_slurmd_may_restart_under_a_job(lab: Lab, signal: str) -> None:
+    """The lease outlives slurmd, however it ends, and goes with the job's end under the next slurmd."""
+    task = lab.hold("--gres=shard:2")
+    before = lab.agent.lease(task.job)
+    lab.node.stop_slurmd(signal)
+    assert lab.agent.lease(task.job) == before
+    lab.node.start_slurmd()
+    lab.cluster.cancel(task.job)
+    assert lab.agent.outcomes(task.job) == ["released"]
+
+
+def test_the_agent_may_restart_under_a_job(lab: Lab) -> None:
+    """A job runs on while the agent is killed and started; its lease stays, and ends with it."""
+    task = lab.hold("--gres=shard:2")
+    before = lab.agent.lease(task.job)
+    lab.agent.kill()
+    lab.agent.start()
+    assert lab.agent.lease(task.job) == before
+    lab.cluster.cancel(task.job)
+    assert lab.agent.outcomes(task.job) == ["released"]

@@ -1,0 +1,33 @@
+"""Jobs of several nodes: each node keeps its own part."""
+
+from __future__ import annotations
+
+import pytest
+
+from .agent import ServedAgent
+from .lab import Lab
+
+pytestmark = pytest.mark.slurm
+
+
+def test_each_node_gives_its_own_lease(lab: Lab, fake: ServedAgent) -> None:
+    """A job of two nodes has a lease on either, by what a shard is worth there."""
+    files = lab.file(), lab.file()
+    script = f"srun sh -c '{lab.show} {files[0].parent}/$SLURMD_NODENAME'\nexec sleep 600"
+    job = lab.cluster.sbatch(script, "--partition=pair", "--nodes=2", "--gres=shard:2")
+    lab.cluster.until(lambda: lab.agent.lease(job) and fake.lease(job))
+    here, there = lab.agent.lease(job), fake.lease(job)
+    assert here and there
+    assert here["slices"][0]["vram_bytes"] > there["slices"][0]["vram_bytes"]
+
+
+def test_components_of_a_heterogeneous_job_are_jobs_of_their_own(lab: Lab) -> None:
+    """The component with GPUs has a lease, under the component's own id; the one without has none."""
+    file = lab.file()
+    done = lab.cluster.srun(
+        *("--nodelist=gpu0", "--gres=shard:2", str(lab.show), str(file)),
+        *(":", "--nodelist=cpu0", "true"),
+    )
+    assert done.returncode == 0, done.stderr
+    task = lab.task(file)
+    assert task.cgroup.endswith(f"-{task.environment['GPULEASE_ID']}.slice")
