@@ -149,6 +149,14 @@ def test_an_answer_is_two_safe_lines(why):
     assert not line or line.isprintable()
 
 
+@pytest.mark.parametrize("directory", ["/run/nodeagent/hook/gpulease/7", "/run/a b", "relative", "/x\ny"])
+def test_where_the_hook_lies_is_told_by_plain_paths(directory):
+    """A third line, for root's plugin to mount; a path that a shell could misread is not told."""
+    lines = str(Verdict(Word.GRANTED, "lease 7", (directory, "/usr/lib/libgpulease.so"))).splitlines()
+    told = ["hook /run/nodeagent/hook/gpulease/7 /usr/lib/libgpulease.so"]
+    assert lines[2:] == (told if directory.endswith("/7") else [])
+
+
 @pytest.mark.parametrize(
     ("text", "asked"),
     [

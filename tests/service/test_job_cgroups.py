@@ -6,6 +6,7 @@ import os
 
 import pytest
 from service_builders import GIB, House, admin, until
+from service_world import DeathError
 from slurm_world import Scope, Site
 from test_kernel_tier import Dmem
 
@@ -34,6 +35,21 @@ def test_a_jobs_cgroup_is_there_before_the_job(site, scope):
     lease = site.granted()
     assert lease.cgroup == f"{scope.path}/job_42"
     assert scope.directory().stat().st_ino == where(site, lease)[1]
+    assert site.epilog().word is Word.RELEASED
+    assert not scope.directory().exists()
+
+
+def test_a_prolog_cut_short_is_finished_in_the_same_directory(build, tree, scope, effect):
+    """An agent that died after it made the directory finds it again, and knows that it is its to remove."""
+    effect.script["apply"] = [DeathError()]
+    first = Site(build(tree=tree, effect=effect, timeout=20))
+    with pytest.raises(DeathError):
+        first.prolog()
+    first.house.die()
+    made = scope.directory().stat().st_ino
+    site = Site(build(tree=tree, effect=effect, timeout=20))
+    lease = site.granted(wait=4)
+    assert where(site, lease) == (f"{scope.path}/job_42", made)
     assert site.epilog().word is Word.RELEASED
     assert not scope.directory().exists()
 

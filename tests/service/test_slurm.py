@@ -257,6 +257,16 @@ def test_a_fault_of_the_node_is_told_and_leaves_nothing(build):
     assert site.prolog().word is Word.GRANTED
 
 
+def test_the_prolog_is_told_where_the_hook_is(build, hook_files):
+    """What root needs to load the hook into the job: the directory of the lease's limits, and the library."""
+    site = Site(build(hook=hook_files))
+    verdict = site.prolog()
+    (lease,) = site.leases()
+    limits = hook_files.limits_path(lease.id)
+    assert verdict.hook == (str(limits.parent), str(hook_files.library()))
+    assert limits.exists()
+
+
 def test_a_reboot_ends_jobs(site):
     """No epilog comes for what ran before a reboot."""
     site.granted()
