@@ -98,7 +98,10 @@ class Site:
         path.write_text(text.replace(old, new))
 
     def start(self, name: str, environment: Environment, uid: int | None = None) -> subprocess.Popen[bytes]:
-        """Start script *name* as slurmd does: with *environment* alone, and its output a pipe."""
+        """Start script *name* as Slurm does: with *environment* alone, and its output a pipe.
+
+        A user's, which is a task-prolog, has neither stdin nor stderr.
+        """
         user = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
         return subprocess.Popen(
             [self.scripts / name],
@@ -108,6 +111,7 @@ class Site:
             stderr=subprocess.PIPE,
             start_new_session=True,
             cwd="/",
+            preexec_fn=None if uid is None else close_all_but_stdout,
             **user,
         )
 
@@ -127,6 +131,12 @@ class Site:
     def task(self, **changes: str | bytes) -> Ended:
         """The task-prolog, as a user who is not root."""
         return self.run("task-prolog", TASK | changes, uid=NOBODY)
+
+
+def close_all_but_stdout() -> None:
+    """What slurmstepd does before it starts a task-prolog."""
+    os.close(0)
+    os.close(2)
 
 
 def processes_of_session(session: int) -> list[int]:
