@@ -13,7 +13,7 @@ import structlog
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import InvalidField, OutsideFault
 from nodeagent.domain.gres import Gres, device_of
-from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
+from nodeagent.domain.lease import ENDED, AnchorKind, HolderKind, Lease, LeaseState
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Priority, Request
 from nodeagent.domain.slurm import Job, Verdict, Word
@@ -110,11 +110,10 @@ class Prolog:
 
     def _end_older(self, caller: Caller, job: Job, seconds: float) -> Lease | None:
         """End what an earlier run of the job still has, as after a lost epilog; one that has not ended."""
-        older = [one for one in self._leases.of(job) if not job.is_run(one.request_id)]
+        known = self._leases.of(job)
+        older = [one for one in known if one.state not in ENDED and not job.is_run(one.request_id)]
         self._leases.end(older, uid=caller.uid, reason="its job runs again")
-        if self._leases.ended(older, seconds):
-            return None
-        return older[-1]
+        return None if self._leases.ended(older, seconds) else older[-1]
 
     def _grant(self, caller: Caller, job: Job, request: Request, until: float) -> Verdict:
         fault = ""
