@@ -143,7 +143,7 @@ class Rig:
         assert mount
         self.tree = CgroupTree(mount, "gpulease_rig.slice")
         self.dmem = DmemController(self.tree)
-        self.gpus = _gpus()
+        self.gpus = fake_gpus()
         self._leases: list[CgroupRef] = []
         self._holders: list[Holder] = []
 
@@ -201,7 +201,7 @@ class Rig:
         self.tree.leave()
 
 
-def _gpus() -> list[Gpu]:
+def fake_gpus() -> list[Gpu]:
     """As fakegpu was told."""
     found = []
     for spec in (PARAMETERS / "gpus").read_text().strip().split(","):

@@ -47,6 +47,7 @@ class Wired:
         probe: str = PROBE,
         watch: settings.Watch | None = None,
         release: settings.Release | None = None,
+        slurm: settings.Slurm | None = None,
         floor: str = "advisory",
         **closure: Any,
     ) -> None:
@@ -61,6 +62,7 @@ class Wired:
             hook=settings.Hook(enabled=False),
             watch=watch or settings.Watch(),
             release=release or settings.Release(),
+            slurm=slurm or settings.Slurm(spool=directory / "spool"),
             guarantee=settings.Guarantee(memory=floor),
         )
         CALLERS.mkdir(exist_ok=True)
