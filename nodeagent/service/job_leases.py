@@ -32,8 +32,8 @@ class JobLeases:
 
     def active_of(self, uid: int) -> tuple[Lease, ...]:
         """The leases under which jobs of *uid* may run now."""
-        live = self._ledger.leases(state=[LeaseState.ACTIVE], uid=uid, limit=MOST)
-        return tuple(lease for lease in live if lease.holder.kind is HolderKind.SLURM)
+        jobs = (one for one in self._ledger.live(LeaseState.ACTIVE) if one.holder.kind is HolderKind.SLURM)
+        return tuple(lease for lease in jobs if lease.holder.uid == uid)
 
     def end(self, leases: Sequence[Lease], *, uid: int | None, reason: str) -> None:
         """Begin to release *leases*; ended ones stay as they are."""
