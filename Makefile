@@ -5,6 +5,7 @@ BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
 POWER_POINTS ?= 4500
+ERROR_POINTS ?= 1000
 CYCLES ?= 100000
 
 help: ## this list
@@ -32,15 +33,18 @@ test-long: setup userlands slurm ## the slow tests too, long property runs, ever
 	@tests/rig/every-kernel
 	@$(MAKE) mutants
 
-crash: setup ## kill the agent at its system calls, with the power on and off (two minutes; docs/crash.md)
+crash: setup ## kill the agent at its system calls, with the power on and off, and a disk that fails (docs/crash.md)
 	$(BIN)/python -m tests.crash --seconds 60
 	$(BIN)/python -m tests.crash --seconds 25 --power
+	$(BIN)/python -m tests.crash --seconds 25 --errors
 	$(BIN)/python -m tests.crash --mutant freed-before-undone
 	$(BIN)/python -m tests.crash --mutant never-synced --power
+	$(BIN)/python -m tests.crash --mutant errors-ignored --errors
 
 crash-long: setup ## the same at 10,000 distinct kill points, and 2,000 losses of power (hours)
 	$(BIN)/python -m tests.crash --points $(CRASH_POINTS)
 	$(BIN)/python -m tests.crash --points $(POWER_POINTS) --power
+	$(BIN)/python -m tests.crash --points $(ERROR_POINTS) --errors
 
 userlands:
 	@tests/hook/userlands >/dev/null || echo "the hook's tests beside other C libraries are left out"

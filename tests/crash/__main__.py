@@ -32,6 +32,7 @@ class Tally:
 
     points: Counter[str] = field(default_factory=Counter)  # "VERB STATE n=N SIDE"
     calls: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)  # calls that ended with EIO
     violations: list[str] = field(default_factory=list)
     rounds: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -44,7 +45,9 @@ class Tally:
             self.points[point] += 1
             self.calls[call] += 1
             return f"kill {self.points.total()}: {line.partition(' ')[2]}"
-        if kind == "VIOLATION":
+        if kind == "refused":
+            self.refused[rest] += 1
+        elif kind == "VIOLATION":
             self.violations.append(rest)
         elif kind == "rounds":
             self.rounds += int(rest)
@@ -60,6 +63,8 @@ class Tally:
         yield "kills by system call: " + ", ".join(
             f"{name} {count}" for name, count in self.calls.most_common()
         )
+        if self.refused:
+            yield "I/O errors: " + ", ".join(f"{name} {count}" for name, count in self.refused.most_common())
         yield f"{self.rounds} rounds in {seconds:.0f} s, {self.rounds / seconds:.1f} a second"
         yield (
             f"kills {self.points.total()}, distinct kill points {len(self.points)},"
@@ -103,6 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="of the random choices; another each time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="workers side by side")
     parser.add_argument("--power", action="store_true", help="at every second death the power is lost, too")
+    parser.add_argument("--errors", action="store_true", help="writes and syncs fail with EIO, too")
     parser.add_argument(
         "--mutant", choices=sorted(MUTANTS), help="kill an agent with two steps swapped, until it is found"
     )
@@ -120,6 +126,7 @@ def _start(
         str(number),
         str(given.jobs),
         *(["--power"] if given.power else []),
+        *(["--errors"] if given.errors else []),
     ]
     options += ["--mutant", given.mutant] if given.mutant else []
     worker = subprocess.Popen(

@@ -11,7 +11,7 @@ from .aim import Aim, Point
 from .checker import at_any_instant, when_answered, when_settled, when_started
 from .choices import SECOND_NS, Choices
 from .ledger_copy import Ledger
-from .tracing import Kill
+from .tracing import Kill, Refusal
 from .word import Promise, Word
 from .world import Running, World
 
@@ -23,6 +23,7 @@ OLD_LEDGER = 0.3  # of the worlds
 # What a start is called, by what it finds: nothing, another version's ledger, none any more, an older one.
 STARTS = frozenset({"start", "migrate", "upgrade", "rebuild", "restore"})
 LOOKS = STARTS | {"reconcile", "reap"}  # after these the outside must be as the ledger says
+REFUSALS = frozenset({"LedgerUnavailable", "DiskFull", "OutsideFault"})  # to the caller: 503
 ANSWERED = frozenset({"grant", "attach", "renew"})
 
 
@@ -30,11 +31,19 @@ class Harness:
     """Runs rounds in world after world. *say* gets each line of the report."""
 
     def __init__(
-        self, tools: Path, seed: int, share: tuple[int, int], *, power: bool, say: Callable[[str], None]
+        self,
+        tools: Path,
+        seed: int,
+        share: tuple[int, int],
+        *,
+        power: bool,
+        errors: bool,
+        say: Callable[[str], None],
     ) -> None:
         self.rounds = 0
         self._tools = tools
         self._power = power
+        self._errors = errors
         self._say = say
         self._chance = random.Random(seed)
         self._aim = Aim(self._chance, share)
@@ -42,6 +51,7 @@ class Harness:
         self._word = Word()
         self._choices: Choices
         self._wrong = False  # something was found in this round
+        self._refused = False  # whether the disk failed in this life
 
     def round(self) -> None:
         """One life and death, and the look at what is left; a world that was found wrong is left behind."""
@@ -74,10 +84,11 @@ class Harness:
         lived: list[str] = []
         asked: dict[str, Any] = {}
         verb = mishap or ("start" if ledger.pools else "rebuild" if self._word.forgotten else "migrate")
-        last: tuple[str, str, Kill] | None = None
+        last: tuple[str, str, Kill | Refusal] | None = None
+        self._refused = False
         try:
             for _ in range(self._chance.randint(1, MOST_VERBS) + 1):
-                kill = self._aim.kill(verb, state)
+                kill = self._aimed(verb, state)
                 answer = self._ask(world, running, verb, kill, asked)
                 if answer is None:
                     last = (verb, state, kill)
@@ -85,9 +96,7 @@ class Harness:
                 lived.append(verb)
                 before, ledger = ledger, world.ledger()
                 self._heard(world, verb, asked, answer, ledger)
-                if verb in STARTS:
-                    self._found(verb, when_started(before, world.outside()))
-                    self._found(verb, world.upgraded(before, ledger))
+                self._started(world, verb, before, ledger)
                 if self._wrong:
                     break
                 verb, asked = self._choices.verb()
@@ -95,8 +104,10 @@ class Harness:
         finally:
             traced = world.buried(running)
         # Of each verb that lived, two marks: what came before it, and its own calls.
-        for name, calls in zip(lived, traced.counts[1::2], strict=False):
-            self._aim.learn(name, calls)
+        for name, calls, disk in zip(lived, traced.counts[1::2], traced.disk[1::2], strict=False):
+            self._aim.learn(name, calls, disk)
+        for call in traced.refused:
+            self._say(f"refused {call}")
         if last is not None:
             self._died(last, traced.killed)
         if not self._wrong:
@@ -107,12 +118,26 @@ class Harness:
             self._word.rebooted()
         world.pass_time(SECOND_NS)
 
-    def _died(self, last: tuple[str, str, Kill], call: str | None) -> None:
+    def _aimed(self, verb: str, state: str) -> Kill | Refusal:
+        """What is to befall the agent in *verb*."""
+        refusal = self._aim.refusal(verb, state) if self._errors else None
+        if refusal is None:
+            return self._aim.kill(verb, state)
+        self._aim.tried[verb, state].add(refusal)
+        self._refused = True
+        return refusal
+
+    def _started(self, world: World, verb: str, before: Ledger, ledger: Ledger) -> None:
+        if verb in STARTS and not self._refused:
+            self._found(verb, when_started(before, world.outside()))
+            self._found(verb, world.upgraded(before, ledger))
+
+    def _died(self, last: tuple[str, str, Kill | Refusal], call: str | None) -> None:
         verb, state, kill = last
         if call is None:
             self._found(verb, ["the agent ended by itself"])
             return
-        point = Point(verb, state, kill.n, "after" if kill.after else "before")
+        point = Point(verb, state, kill.n, kill.side)
         self._aim.tried[verb, state].add(kill)
         self._say(f"kill {point} {call}")
 
@@ -124,7 +149,7 @@ class Harness:
     # -- what is asked, and what was answered -----------------------------------------------------------
 
     def _ask(
-        self, world: World, running: Running, verb: str, kill: Kill, asked: dict[str, Any]
+        self, world: World, running: Running, verb: str, kill: Kill | Refusal, asked: dict[str, Any]
     ) -> dict[str, Any] | None:
         world.pass_time(SECOND_NS)
         body = {name: value for name, value in asked.items() if name not in ("holder", "promise")}
@@ -148,24 +173,37 @@ class Harness:
     def _heard(
         self, world: World, verb: str, asked: dict[str, Any], answer: dict[str, Any], ledger: Ledger
     ) -> None:
-        if answer.get("fault") == "OutsideFault" and self._word.unanswered.pop(asked.get("request_id"), None):
-            return  # the same request again, and its lease ended before it was ready
         if "fault" in answer:
-            self._found(verb, [f"fault: {answer['fault']}: {answer['why']}"])
+            self._faulted(verb, asked, answer)
         elif verb in LOOKS:
-            if answer.get("unready"):
-                self._found(verb, [f"the agent takes no grants: {answer['unready']}"])
-            outside = world.outside()
-            self._found(verb, when_settled(ledger, outside))
-            self._found(verb, self._word.check(ledger, outside.memory, world.clock.now_ns))
+            self._looked(world, verb, answer, ledger)
         elif verb == "grant" and "id" in answer:
             self._found(verb, self._word.granted(answer, asked, asked["holder"]))
         elif verb == "backup":
             self._found(verb, self._backed_up(world, Path(asked["target"]), ledger))
         elif "promise" in asked:
             self._answered(world, verb, asked["promise"], answer)
-        if verb in ANSWERED and answer.get("state") == "active" and not self._wrong:
+        if verb in ANSWERED and answer.get("state") == "active" and not self._wrong and not self._refused:
             self._found(verb, when_answered(ledger.leases[answer["id"]], world.outside()))
+
+    def _faulted(self, verb: str, asked: dict[str, Any], answer: dict[str, Any]) -> None:
+        fault = answer["fault"]
+        # A ledger that was lost, and cannot be rebuilt while the disk fails, does not know the lease.
+        unknown = fault == "UnknownThing" and self._word.forgotten
+        if self._refused and (fault in REFUSALS or unknown):
+            self._unanswered(verb, asked)  # done or not: the caller knows as little
+        elif fault != "OutsideFault" or not self._word.unanswered.pop(asked.get("request_id"), None):
+            # But for the same request again, whose lease ended before it was ready.
+            self._found(verb, [f"fault: {fault}: {answer['why']}"])
+
+    def _looked(self, world: World, verb: str, answer: dict[str, Any], ledger: Ledger) -> None:
+        if self._refused:
+            return  # the next start makes good what could not be done
+        if answer.get("unready"):
+            self._found(verb, [f"the agent takes no grants: {answer['unready']}"])
+        outside = world.outside()
+        self._found(verb, when_settled(ledger, outside))
+        self._found(verb, self._word.check(ledger, outside.memory, world.clock.now_ns))
 
     def _answered(self, world: World, verb: str, promise: Promise, answer: dict[str, Any]) -> None:
         promise.deadlines, promise.renewing = {answer["deadline_ns"]}, False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from nodeagent.domain.lease import SliceState
 from nodeagent.ledger import engine
+from nodeagent.ledger.faults import DiskFull
+from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
 
 
@@ -29,7 +32,20 @@ def never_synced() -> None:
     )
 
 
+def errors_ignored() -> None:
+    """What the disk did not take is answered as if it had."""
+    write = Ledger.write
+
+    @contextmanager
+    def careless(self: Ledger, *, release: bool = False) -> Iterator[Transaction]:
+        with suppress(DiskFull), write(self, release=release) as tx:
+            yield tx
+
+    Ledger.write = careless  # type: ignore[method-assign]
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     "freed-before-undone": freed_before_undone,
     "never-synced": never_synced,
+    "errors-ignored": errors_ignored,
 }

@@ -32,7 +32,7 @@ from nodeagent.service.watch import Watch
 from nodeagent.tiers import Node
 from tests.ledger.old_schemas import LATER, REVISIONS, fill, migrations_of_next_version
 
-from .tracing import Kill, arm, load_filter
+from .tracing import arm, load_filter
 
 PASSING = frozenset({LeaseState.PREPARING, LeaseState.RELEASING})
 MOST_LOOKS = 5
@@ -107,13 +107,12 @@ def serve(built: wiring.Built, clock: Clock, connection: socket.socket, program:
         asked = json.loads(request)
         clock.now_ns = asked.pop("now_ns")
         verb: Callable[..., Answer] = getattr(verbs, asked.pop("verb"))
-        kill = Kill(asked.pop("n"), asked.pop("after"))
-        arm(kill)
+        arm(asked.pop("n"), asked.pop("how"))
         try:
             answer = verb(**asked)
         except AgentError as fault:
             answer = {"fault": type(fault).__name__, "why": str(fault)}
-        arm(Kill(0, after=False))
+        arm(0)
         connection.send(json.dumps(answer).encode())
 
 

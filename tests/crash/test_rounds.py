@@ -51,3 +51,10 @@ def test_a_ledger_that_is_not_synced_is_found() -> None:
     status, report = crash("--mutant", "never-synced", "--power")
     assert status == 0, report
     assert "VIOLATION" in report
+
+
+def test_errors_that_are_ignored_are_found() -> None:
+    """An agent that answers what its disk did not take has lost it, and is found out."""
+    status, report = crash("--mutant", "errors-ignored", "--errors")
+    assert status == 0, report
+    assert "VIOLATION" in report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.tracing import Kill, Traced, Tracer, arm, build_tools, load_filter
+from tests.crash.tracing import Kill, Refusal, Traced, Tracer, arm, build_tools, load_filter
 
 pytestmark = pytest.mark.root
 
@@ -26,7 +27,7 @@ def tracer(tools: Path) -> Iterator[Tracer]:
     made.close()
 
 
-def traced(tracer: Tracer, kill: Kill, act: Callable[[], None]) -> Traced:
+def traced(tracer: Tracer, kill: Kill | Refusal, act: Callable[[], None]) -> Traced:
     """Do *act* in a child that dies at *kill*, or lives and tells its count."""
     hold, go = os.pipe()
     pid = os.fork()
@@ -34,9 +35,9 @@ def traced(tracer: Tracer, kill: Kill, act: Callable[[], None]) -> Traced:
         try:
             os.read(hold, 1)
             load_filter(tracer.filter)
-            arm(kill)
+            arm(kill.n, kill.how)
             act()
-            arm(Kill(0, after=False))
+            arm(0)
         finally:
             os._exit(0)
     tracer.seize(pid)
@@ -61,7 +62,7 @@ def three_files(directory: Path) -> Callable[[], None]:
 
 def test_every_state_changing_call_is_counted(tracer: Tracer, tmp_path: Path) -> None:
     """A process that is not to die lives, and tells how many calls it made since the mark before."""
-    assert traced(tracer, Kill(0, after=False), three_files(tmp_path)) == Traced((0, 3), None)
+    assert traced(tracer, Kill(0, after=False), three_files(tmp_path)).counts == (0, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
@@ -70,7 +71,7 @@ def test_it_dies_on_the_right_side_of_the_call(
     tracer: Tracer, tmp_path: Path, after: bool, left: list[str]
 ) -> None:
     """Killed before the second call that one never happens; killed after, it did."""
-    assert traced(tracer, Kill(2, after), three_files(tmp_path)) == Traced((0,), "mkdir")
+    assert traced(tracer, Kill(2, after), three_files(tmp_path)) == Traced((0,), "mkdir", (0,))
     assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
@@ -86,6 +87,26 @@ def test_a_call_of_another_thread_counts(tracer: Tracer, tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+@pytest.mark.parametrize(("lasting", "failed"), [(False, "b"), (True, "bc")], ids=["one", "all from it on"])
+def test_a_write_that_is_refused_is_not_done(
+    tracer: Tracer, tmp_path: Path, lasting: bool, failed: str
+) -> None:
+    """It ends with EIO; the process goes on, and the file is as it was before."""
+    files = [os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT) for name in "abc"]
+
+    def act() -> None:
+        for name, file in zip("abc", files, strict=True):
+            try:
+                os.pwrite(file, b"done", 0)
+            except OSError as error:
+                (tmp_path / f"{name}.{error.errno}").mkdir()
+
+    seen = traced(tracer, Refusal(2, lasting), act)
+    assert (seen.killed, seen.refused, seen.disk) == (None, ("pwrite64",), (0, 3))
+    assert {path.name[0] for path in tmp_path.glob(f"*.{errno.EIO}")} == set(failed)
+    assert {name for name in "abc" if not (tmp_path / name).read_bytes()} == set(failed)
+
+
 def test_opening_to_read_does_not_count(tracer: Tracer, tmp_path: Path) -> None:
     """Of opens only those that may write count, of writes only those beyond stderr."""
     (tmp_path / "file").touch()
@@ -95,7 +116,7 @@ def test_opening_to_read_does_not_count(tracer: Tracer, tmp_path: Path) -> None:
         os.write(2, b"")
         (tmp_path / "file").write_bytes(b"one open, one write")
 
-    assert traced(tracer, Kill(0, after=False), act) == Traced((0, 2), None)
+    assert traced(tracer, Kill(0, after=False), act).counts == (0, 2)
 
 
 def test_what_was_synced_survives_and_nothing_else(tools: Path, tmp_path: Path) -> None:

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Kill a process before or after its n-th state-changing system call, or let it run and count them.
+ * Kill a process before or after its n-th state-changing system call, let its n-th disk call fail, or count them.
  *
  *	tracer --filter			the seccomp program that the process is to load, on stdout
- *	tracer [STATE SURVIVING]	serve: each line of stdin is the pid of a process to trace to its end
+ *	tracer STATE [SURVIVING]	serve: each line of stdin is the pid of a process to trace to its end
  *
- * The process loads the filter itself and arms the tracer with prctl(MARK, n, after): the n-th call from there on
- * is its last; 0 counts only. The answers on stdout: "ready", at each mark "mark COUNT" (calls since the last
- * one), "killed N before|after NAME", and at the end "gone STATUS" (a wait status).
+ * The process loads the filter itself and arms the tracer with prctl(MARK, n, how): the n-th call from there on
+ * is its last; 0 counts only. Or the n-th write or sync from there on ends with EIO and is not done, or each from
+ * that on. The answers on stdout: "ready", at each mark "mark COUNT DISK" (calls since the last one, and those to
+ * the disk), "killed N before|after NAME", "refused N NAME", and at the end "gone STATUS" (a wait status).
  *
- * With STATE, what a power loss would leave of that directory is kept in SURVIVING: see surviving.c.
+ * STATE is the directory on the disk that fails. What a power loss would leave of it is kept in SURVIVING: see
+ * surviving.c.
  */
 #define _GNU_SOURCE
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <limits.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -25,6 +29,8 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,6 +81,9 @@ static const struct call calls[] = {
 	CALL(chmod), CALL(chown), CALL(lchown),
 #endif
 };
+
+/* What prctl(MARK, n, how) asks for. */
+enum how { BEFORE, AFTER, REFUSE_ONE, REFUSE_ALL };
 
 #define CALLS (sizeof(calls) / sizeof(calls[0]))
 
@@ -132,8 +141,9 @@ static int print_filter(void)
 struct trace {
 	pid_t leader;
 	unsigned long count; /* state-changing calls since the last mark */
-	unsigned long fatal; /* which of them is the last one; 0: none */
-	int after;
+	unsigned long disk; /* those of them that write to a disk or sync it */
+	unsigned long fatal; /* which of them is the last one, or fails; 0: none */
+	enum how how;
 	int killed;
 	pid_t dying; /* the thread whose call is to end before the kill */
 	const char *last;
@@ -157,9 +167,54 @@ static void resume(enum __ptrace_request how, pid_t tid, int signal)
 static void kill_now(struct trace *trace)
 {
 	trace->killed = 1;
-	printf("killed %lu %s %s\n", trace->fatal, trace->after ? "after" : "before", trace->last);
+	printf("killed %lu %s %s\n", trace->fatal, trace->how == AFTER ? "after" : "before", trace->last);
 	if (kill(trace->leader, SIGKILL) < 0 && errno != ESRCH)
 		die("kill");
+}
+
+static const char *disk = "";
+
+/* Whether the call writes to a file of the disk, or syncs it. */
+static int is_disk(pid_t tid, int number, int fd)
+{
+	char link[64], path[PATH_MAX];
+	ssize_t length;
+
+	if (number != SYS_pwrite64 && number != SYS_fsync && number != SYS_fdatasync && number != SYS_ftruncate &&
+	    number != SYS_fallocate)
+		return 0;
+	snprintf(link, sizeof(link), "/proc/%d/fd/%d", tid, fd);
+	length = readlink(link, path, sizeof(path));
+	return length >= (ssize_t)strlen(disk) && strncmp(path, disk, strlen(disk)) == 0;
+}
+
+/* The call that the thread stands before is not made, and ends with EIO. */
+static void refuse(pid_t tid)
+{
+	struct user_regs_struct registers;
+	struct iovec all = { &registers, sizeof(registers) };
+
+	if (ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &all) < 0)
+		return; /* killed meanwhile */
+#if defined(__x86_64__)
+	registers.orig_rax = -1;
+	registers.rax = -EIO;
+#else
+	int none = -1;
+	struct iovec number = { &none, sizeof(none) };
+
+	ptrace(PTRACE_SETREGSET, tid, NT_ARM_SYSTEM_CALL, &number);
+	registers.regs[0] = -EIO;
+#endif
+	ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &all);
+}
+
+/* Whether the disk call that was counted just now is to fail. */
+static int is_refused(const struct trace *trace)
+{
+	if (trace->fatal == 0 || trace->disk < trace->fatal)
+		return 0;
+	return trace->how == REFUSE_ALL || (trace->how == REFUSE_ONE && trace->disk == trace->fatal);
 }
 
 /* A thread stands before a call that counts. Killed here, the call never happens. */
@@ -174,16 +229,27 @@ static void at_call(struct trace *trace, pid_t tid)
 		return;
 	}
 	if (calls[index].when == MARKED) {
-		printf("mark %lu\n", trace->count);
-		trace->count = 0;
+		printf("mark %lu %lu\n", trace->count, trace->disk);
+		trace->count = trace->disk = 0;
 		trace->fatal = info.seccomp.args[1];
-		trace->after = info.seccomp.args[2] != 0;
+		trace->how = info.seccomp.args[2];
 		resume(PTRACE_CONT, tid, 0);
 		return;
 	}
-	if (!trace->killed && ++trace->count == trace->fatal) {
+	if (is_disk(tid, calls[index].number, info.seccomp.args[0])) {
+		trace->disk++;
+		if (is_refused(trace)) {
+			if (trace->disk == trace->fatal)
+				printf("refused %lu %s\n", trace->fatal, calls[index].name);
+			trace->count++;
+			refuse(tid);
+			resume(PTRACE_CONT, tid, 0);
+			return;
+		}
+	}
+	if (!trace->killed && ++trace->count == trace->fatal && trace->how <= AFTER) {
 		trace->last = calls[index].name;
-		if (trace->after)
+		if (trace->how == AFTER)
 			trace->dying = tid;
 		else
 			kill_now(trace);
@@ -253,6 +319,8 @@ int main(int argc, char **argv)
 
 	if (argc == 2 && strcmp(argv[1], "--filter") == 0)
 		return print_filter();
+	if (argc >= 2)
+		disk = argv[1];
 	if (argc == 3)
 		surviving_of(argv[1], argv[2]);
 	setvbuf(stdout, NULL, _IOLBF, 0);

@@ -30,6 +30,30 @@ class Kill:
     n: int
     after: bool
 
+    @property
+    def how(self) -> int:
+        return int(self.after)
+
+    @property
+    def side(self) -> str:
+        return "after" if self.after else "before"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Let the *n*-th write or sync from here on fail with EIO: that one, or *lasting*, all from there on."""
+
+    n: int
+    lasting: bool
+
+    @property
+    def how(self) -> int:
+        return 2 + self.lasting
+
+    @property
+    def side(self) -> str:
+        return "fails-on" if self.lasting else "fails"
+
 
 @dataclass(frozen=True, slots=True)
 class Traced:
@@ -37,6 +61,8 @@ class Traced:
 
     counts: tuple[int, ...]
     killed: str | None  # the name of the call that was its last
+    disk: tuple[int, ...] = ()  # how many of the calls of each mark were writes to a disk, and syncs
+    refused: tuple[str, ...] = ()  # names of calls, each the first that failed after a mark
 
 
 def build_tools(directory: Path) -> Path:
@@ -48,7 +74,7 @@ def build_tools(directory: Path) -> Path:
 
 
 class Tracer:
-    """A running tracer. *state*, *surviving*: the directory whose synced content is to be kept, and where."""
+    """A running tracer. *state*: the directory whose disk fails; what it synced is kept in *surviving*."""
 
     def __init__(self, tools: Path, *, state: Path | None = None, surviving: Path | None = None) -> None:
         executable = tools / "tracer"
@@ -69,15 +95,18 @@ class Tracer:
 
     def traced(self) -> Traced:
         """Everything that was told of the last process, once it is gone."""
-        counts, killed = [], None
+        counts, disk, refused, killed = [], [], [], None
         while True:
             match self._line():
-                case ["mark", count]:
+                case ["mark", count, on_disk]:
                     counts.append(int(count))
+                    disk.append(int(on_disk))
+                case ["refused", _, name]:
+                    refused.append(name)
                 case ["killed", _, _, name]:
                     killed = name
                 case ["gone", _]:
-                    return Traced(tuple(counts), killed)
+                    return Traced(tuple(counts), killed, tuple(disk), tuple(refused))
                 case other:
                     raise RuntimeError(f"the tracer ended: {other}")
 
@@ -98,6 +127,6 @@ def load_filter(program: bytes) -> None:
         raise OSError(ctypes.get_errno(), "the seccomp filter was not taken: this needs root")
 
 
-def arm(kill: Kill) -> None:
-    """Count from here, and die at *kill*."""
-    _libc.prctl(_MARK, ctypes.c_ulong(kill.n), ctypes.c_ulong(kill.after), 0, 0)
+def arm(n: int, how: int = 0) -> None:
+    """Count from here, and die or fail at the *n*-th call, *how* as `Kill` or `Refusal` says; 0: neither."""
+    _libc.prctl(_MARK, ctypes.c_ulong(n), ctypes.c_ulong(how), 0, 0)

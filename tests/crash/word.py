@@ -77,7 +77,7 @@ class Promise:
     may_end: bool = False  # its release was asked for and not answered
     renewing: bool = False  # so was its renewal
     attaching: bool = False  # so was its holder's entry
-    unarmed: bool = False  # a restored ledger need not know that somebody is in
+    unarmed: bool = False  # the ledger need not know that somebody is in
     ending: bool = False  # it may be gone from a ledger that was lost: it had no right to live on
 
     @property
@@ -101,8 +101,8 @@ class Promise:
     def settle_attach(self, row: Lease) -> None:
         """Learn whether an attach that was not answered was done."""
         if self.attaching:
-            arrived = self.holder.cgroup() == self.cgroup
-            self.attached = arrived and (row.armed or self.anchor != "cgroup")
+            self.attached = self.holder.cgroup() == self.cgroup
+            self.unarmed = self.attached and not row.armed
 
     def settled_as(self, row: Lease) -> None:
         """From here on it is as the ledger has it: what was unanswered went one way."""

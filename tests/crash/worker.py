@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("mine", type=int, help="which of")
     parser.add_argument("workers", type=int)
     parser.add_argument("--power", action="store_true")
+    parser.add_argument("--errors", action="store_true")
     parser.add_argument("--mutant", choices=sorted(MUTANTS))
     given = parser.parse_args()
     mount_own()
@@ -36,7 +37,12 @@ def main() -> None:
     print(f"seed {given.seed}", flush=True)
     share = (given.mine, given.workers)
     harness = Harness(
-        given.tools, given.seed, share, power=given.power, say=lambda line: print(line, flush=True)
+        given.tools,
+        given.seed,
+        share,
+        power=given.power,
+        errors=given.errors,
+        say=lambda line: print(line, flush=True),
     )
     try:
         while not select.select([sys.stdin], [], [], 0)[0]:

@@ -22,7 +22,7 @@ from nodeagent.adapters import machine
 from . import subject
 from .ledger_copy import LEDGER, Ledger, read_ledger
 from .outside import Outside, Places, look
-from .tracing import Kill, Traced, Tracer
+from .tracing import Kill, Refusal, Traced, Tracer
 from .word import Holder
 
 MACHINE = "vega10"  # two devices, and so many conflicts
@@ -53,9 +53,9 @@ class Running:
     pid: int
     connection: socket.socket
 
-    def ask(self, verb: str, kill: Kill, now_ns: int, **asked: Any) -> dict[str, Any] | None:
+    def ask(self, verb: str, kill: Kill | Refusal, now_ns: int, **asked: Any) -> dict[str, Any] | None:
         """What it answers; None: it died before it could."""
-        request = {"verb": verb, "n": kill.n, "after": kill.after, "now_ns": now_ns, **asked}
+        request = {"verb": verb, "n": kill.n, "how": kill.how, "now_ns": now_ns, **asked}
         try:
             self.connection.send(json.dumps(request).encode())
             answer = self.connection.recv(1 << 16)
@@ -95,8 +95,7 @@ class World:
         self.places = Places(
             cgroup2_mount(), stem, HOOK, HOOK.parent / "leases" / stem, self.state, self.root / "dev"
         )
-        kept = {"state": self.state, "surviving": self._surviving} if keeps else {}
-        self._tracer = Tracer(tools, **kept)
+        self._tracer = Tracer(tools, state=self.state, surviving=self._surviving if keeps else None)
         self._built: wiring.Built | None = None
         self.kept_backup: Path | None = None
         self.later = False  # whether a later version of the agent is installed
