@@ -15,7 +15,6 @@ from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.slurm import LARGEST_ENVIRONMENT
 
 _NAME = re.compile(r"(prolog|epilog)-[0-9]{1,10}-([0-9a-f-]{36})-[0-9.]{1,16}", re.ASCII)
-MOST_AT_ONCE = 1000  # records of one look
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class SpoolFiles:
             return
         except OSError as fault:
             raise outside_fault(self._directory, fault) from fault
-        for found in [match for name in names if (match := _NAME.fullmatch(name))][:MOST_AT_ONCE]:
+        for found in (match for name in names if (match := _NAME.fullmatch(name))):
             path = self._directory / found[0]
             yield Unanswered(path, found[1], found[2], _body(path))
 

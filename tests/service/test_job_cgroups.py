@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from service_builders import GIB, House, admin, until
@@ -15,6 +16,8 @@ from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.slurm import Word
 from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.job_effects import Heirs, JobDmemEffect
+from nodeagent.service.means import Setting
+from nodeagent.service.proof import VramMeans
 
 pytestmark = [pytest.mark.cgroup2, pytest.mark.root]
 
@@ -253,3 +256,16 @@ def test_a_limit_of_ours_goes_with_the_lease(limited):
     dmem.held[path] = {"vram0": GIB}
     effect.undo(arguments, evidence)
     assert dmem.held[path] == {"vram0": GIB}
+
+
+def test_a_jobs_vram_is_proved_back_by_the_cards(home):
+    """The job's cgroup, which counted it, is gone by then; a lease's own is there until the end."""
+    inventory = home.survey.found()
+    device = inventory.devices[0]
+    dmem = Dmem(tuple(pool.region for pool in inventory.pools))
+    placed = (SimpleNamespace(pool=device.pool, device=device.key),)
+    means = VramMeans(dmem, lambda pool, size: 0, home.clock, 0)
+    own = {"lease": 1, "parent": None}
+    assert means.plan(1, Setting(0, None, own, False, placed, inventory)) == []
+    (planned,) = means.plan(1, Setting(0, None, {**own, "name": "job_42"}, False, placed, inventory))
+    assert list(planned.arguments["pools"]) == [device.pool]

@@ -286,6 +286,19 @@ def test_a_live_leases_limit_is_written_again(home: House, tree: CgroupTree) -> 
     assert home.kinds(lease).count("limit_restored") == 1
 
 
+@pytest.mark.parametrize(("now", "then"), [(None, 4), (0, 4), (8, 4), (2, 2)])
+def test_a_jobs_limit_is_lowered_and_never_raised(home: House, tree: CgroupTree, now, then) -> None:
+    """In a job's own cgroup a lower limit is Slurm's; a 0 is the closure's, for jobs without leases."""
+    lease = home.grant(vram_bytes=GIB)
+    world = World(home, tree)
+    ref = tree.resolve(str(lease.cgroup))
+    arguments = {"regions": {world.region: 4 * GIB}, "name": "job_42"}
+    evidence = {"path": ref.path, "inode": ref.inode}
+    world.dmem.held[ref.path] = {world.region: now and now * GIB}
+    world.tier._restore_one(EffectRecord(1, lease.id, "dmem", arguments, EffectState.VERIFIED, evidence, 0))
+    assert world.dmem.held[ref.path] == {world.region: then * GIB}
+
+
 def test_a_limit_that_cannot_be_put_back_keeps_no_other_out(home: House, tree: CgroupTree) -> None:
     """Up to Linux 7.2 none goes below what is used: that is a fault, and all others are looked after."""
     first, second = home.grant(vram_bytes=GIB), home.grant(vram_bytes=GIB)
