@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -62,7 +62,7 @@ test-rocm: setup ## real ROCm on a fake kernel driver, under leases; the accepta
 	@tests/fakekfd/node_suite $(TESTS)
 
 slurm:
-	@.ci/install curl iproute2 munge slurm-wlm slurm-wlm-basic-plugins || echo "the tests with a real Slurm are left out"
+	@.ci/install curl iproute2 libslurm-dev munge slurm-wlm slurm-wlm-basic-plugins || echo "the tests with a real Slurm are left out"
 
 test-slurm: setup slurm ## jobs of a real Slurm: munge, slurmctld and two slurmd in namespaces of their own
 	@.ci/test tests/slurm $(TESTS)
@@ -110,6 +110,11 @@ install-slurm: ## Slurm's prolog, epilog and task-prolog, as root, in [DESTDIR]/
 	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS)
 	install -o root -g root -m 0755 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,prolog epilog task-prolog)
 	install -o root -g root -m 0644 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,agent.sh records.sh ask.py prolog.conf.example)
+
+install-spank: ## Slurm's plugin that starts jobs' programs with the hook; needs Slurm's headers (libslurm-dev)
+	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS) $(DESTDIR)/etc/gpulease
+	$(CC) -std=gnu11 -O2 -Wall -Wextra -Wshadow -shared -fPIC -o $(SLURM_SCRIPTS)/gpulease.so client/slurm/spank/gpulease.c
+	[ -e $(DESTDIR)/etc/ld.so.preload ] || install -o root -g root -m 0644 /dev/null $(DESTDIR)/etc/ld.so.preload
 
 clean: ## what the other targets left, but for .venv
 	rm -rf build dist client/gpulease/build docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache \
