@@ -81,7 +81,7 @@ def best(device: Device, geometry: Geometry) -> Worth:
     One shard where none is good. Good is one whose shards have whole rows of CUs, so that no order of jobs
     can leave halves of rows that make no shard, and two hardware queues.
     """
-    divisions = (worth(device, geometry, shards) for shards in range(2, geometry.rows + 1))
+    divisions = (worth(device, geometry, shards) for shards in range(2, device.queue_slots + 1))
     good = [one for one in divisions if _is_good(one)]
     whole = worth(device, geometry, 1)
     return max(good, key=lambda one: (one.shards * one.effective_cus, one.shards), default=whole)

@@ -41,6 +41,14 @@ def test_the_choice_for_each_machine(machines, kind) -> None:
     assert part.queue_slots >= 2
 
 
+def test_halves_of_rows_are_no_shards(machines) -> None:
+    """An R9700 in eight would waste nothing, but free halves of several rows make no slice of a row."""
+    one = machines.device("r9700", queue_slots=24)
+    eight = worth(one, one.geometry, 8)
+    assert (eight.fits, eight.spare_cus, eight.whole_rows) == (8, 0, False)
+    assert best(one, one.geometry).shards == 4
+
+
 def test_eight_rows_of_an_mi300x_are_sure_and_nine_are_not(machines) -> None:
     """Nine shards leave fewer CUs over, but the ninth may lie where CUs were lost: they are not alike."""
     one = device(machines, "mi300x-spx")
