@@ -109,7 +109,7 @@ SLURM_SCRIPTS := $(DESTDIR)/usr/libexec/nodeagent/slurm
 install-slurm: ## Slurm's prolog, epilog and task-prolog, as root, in [DESTDIR]/usr/libexec/nodeagent/slurm
 	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS)
 	install -o root -g root -m 0755 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,prolog epilog task-prolog)
-	install -o root -g root -m 0644 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,agent.sh records.sh ask.py prolog.conf.example)
+	install -o root -g root -m 0644 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,agent.sh records.sh ask.py prolog.conf.example job_submit.lua job_submit.lua.example)
 
 install-spank: ## Slurm's plugin that starts jobs' programs with the hook; needs Slurm's headers (libslurm-dev)
 	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS) $(DESTDIR)/etc/gpulease

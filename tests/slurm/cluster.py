@@ -163,4 +163,6 @@ def _write_settings(cluster: Cluster, scripts: Path) -> None:
         with (etc / name).open("a") as file:
             file.write(lines)
     shutil.copytree(scripts, cluster.head.root / settings.SCRIPTS.lstrip("/"))
-    shutil.copy(Path(__file__).parent / "standins/job_submit.lua", etc / "slurm")
+    submit = (scripts / "job_submit.lua.example").read_text()
+    # Slurm 22.05 has no `--extra`.
+    (etc / "slurm/job_submit.lua").write_text(submit.replace('field = "extra"', 'field = "comment"'))

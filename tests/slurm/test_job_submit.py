@@ -1,0 +1,104 @@
+"""job_submit.lua in the real slurmctld: the word says what Slurm charges for, and nobody forges it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .lab import Lab
+
+pytestmark = pytest.mark.slurm
+
+HELD = ("--hold", "--nodelist=gpu0")
+HOSTILE = "gpulease:shards=8;$(touch /tmp/x)\n`id` '\" \x1b[31m gpulease:gpus"
+
+
+def comment(lab: Lab, job: str) -> str:
+    """The comment that a job has by now, as scontrol shows it."""
+    shown = lab.cluster.slurm("scontrol", "show", "job", job).stdout
+    lines = [line.strip() for line in shown.splitlines()]
+    return next((line.removeprefix("Comment=") for line in lines if line.startswith("Comment=")), "")
+
+
+def update(lab: Lab, job: str, *changes: str, user: str = "alice") -> str:
+    """What scontrol says of a user's change of an own job."""
+    done = lab.cluster.slurm("scontrol", "update", f"JobId={job}", *changes, user=user)
+    return done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--gres=shard:2"], "gpulease:shards=2"),
+        (["--gres=shard:mi300x:3"], "gpulease:shards=3"),
+        (["--gres=gpu:1"], "gpulease:gpus"),
+        (["--gres=gpu:mi300x:2"], "gpulease:gpus"),
+        (["--gpus=1"], "gpulease:gpus"),
+        (["--gpus-per-task=1", "--ntasks=2"], "gpulease:gpus"),
+        (["--exclusive"], "gpulease:gpus"),
+        ([], ""),
+        (["--gres=shard:2", "--comment=gpulease:cu=5%,vram=8G mine"], "gpulease:shards=2,vram=8G,cu=5% mine"),
+    ],
+)
+def test_the_word_is_what_slurm_charges_for(lab: Lab, options: list[str], word: str) -> None:
+    """Each way to ask for GPUs, as this Slurm passes it on."""
+    job = lab.cluster.sbatch("true", *HELD, *options)
+    assert comment(lab, job) == word
+    lab.cluster.cancel(job)
+
+
+def test_a_batch_jobs_environment_is_a_way_to_ask(lab: Lab) -> None:
+    """GPULEASE needs no option of sbatch."""
+    script = "#!/bin/sh\ntrue\n"
+    words = ("sbatch", "--parsable", "--output=/dev/null", *HELD, "--gres=shard:2")
+    done = lab.cluster.slurm(*words, user="alice", input=script, env={"GPULEASE": "vram=4G"})
+    job = done.stdout.strip()
+    assert comment(lab, job) == "gpulease:shards=2,vram=4G"
+    lab.cluster.cancel(job)
+
+
+def test_a_user_forges_nothing_by_a_change(lab: Lab) -> None:
+    """scontrol update of the comment or the size: the word follows the size alone."""
+    job = lab.cluster.sbatch("true", *HELD, "--gres=shard:2", f"--comment={HOSTILE}")
+    before = comment(lab, job)
+    assert "error" in update(lab, job, "Comment=gpulease:cu=lots")  # 22.05's scontrol shows no reason
+    assert comment(lab, job) == before
+    for text in ("gpulease:shards=8", HOSTILE.replace("\n", " "), "gpulease:gpus", "", "x gpulease:shards=8"):
+        update(lab, job, f"Comment={text}")
+        assert comment(lab, job).startswith("gpulease:shards=2")
+        assert comment(lab, job).count("gpulease:") == 1
+    update(lab, job, "Gres=shard:4")
+    assert comment(lab, job).startswith("gpulease:shards=4")
+    lab.cluster.cancel(job)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--gres=shard:2", "--comment=gpulease:vram=much"], "write gpulease:vram=8G,cu=25%"),
+        (["--gres=gpu:1", "--comment=gpulease:vram=8G"], "ask for --gres=shard:N"),
+    ],
+)
+def test_a_refusal_reaches_the_user(lab: Lab, options: list[str], why: str) -> None:
+    """srun prints the reason with what to write instead, and no job is made."""
+    done = lab.cluster.srun(*options, "true")
+    assert done.returncode != 0
+    assert why in done.stderr
+    assert lab.cluster.queue() == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "cus", "vram"),
+    [("", 64, None), ("gpulease:shards=8", 64, None), ("gpulease:shards=8,vram=8G,cu=13%", 32, 8 << 30)],
+)
+def test_the_lease_is_what_was_paid_for(lab: Lab, said: str, cus: int, vram: int | None) -> None:
+    """Threat 3: two of eight shards of an MI300X are two rows of CUs, whatever the comment claims."""
+    task = lab.hold("--gres=shard:2", f"--comment={said}")
+    lease = lab.agent.lease(task.job)
+    assert lease is not None
+    (piece,) = lease["slices"]
+    assert piece["cu_count"] == cus
+    device = lab.agent.device(piece["device"])
+    assert piece["vram_bytes"] == vram or (
+        vram is None and piece["vram_bytes"] <= device["grantable_bytes"] // 4
+    )
+    lab.cluster.cancel(task.job)
