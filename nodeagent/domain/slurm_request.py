@@ -19,7 +19,7 @@ _UNITS = {
 }
 _WORD = re.compile(
     rf"{PREFIX}(?:(?P<gpus>gpus)|shards=(?P<shards>[1-9][0-9]{{0,3}})"
-    r"(?:,vram=(?P<vram>[1-9][0-9]{0,14})(?P<unit>[KMGT](?:iB|B)?|kB)?)?"
+    r"(?:,vram=(?P<vram>[1-9][0-9]{0,14})(?P<unit>[KMGT](?:iB)?|[kMGT]B)?)?"
     r"(?:,cu=(?P<cu>[0-9]{1,3}(?:\.[0-9]{1,2})?)%)?)",
     re.ASCII,
 )

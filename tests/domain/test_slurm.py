@@ -174,6 +174,7 @@ def test_where_the_hook_lies_is_told_by_plain_paths(directory):
         ("gpulease:cu=25%,shards=2", None),
         ("gpulease:shards=٢", None),
         ("gpulease:shards=2,vram=-1", None),
+        ("gpulease:shards=2,vram=8KB", None),
         ("gpulease:shards=$(id)", None),
         (" " * (LOOKED_AT - len("gpulease:shards=1")) + "gpulease:shards=12", None),
         (" " * LOOKED_AT + "gpulease:shards=8", None),
