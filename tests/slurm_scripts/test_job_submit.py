@@ -282,7 +282,7 @@ BLANKS = [" ", "\n", "\t", "\v", "\r", "\u00a0", "\u2028", "\x1c", "\x85"]  # Lu
 HOSTILE = ["\x1b[31m", "'", '"', "$(id)", "`", "\\", "%s", "%"]
 PIECES = st.sampled_from(OURS + BLANKS + HOSTILE)
 TEXTS = st.lists(PIECES, max_size=12).map("".join) | st.text(
-    st.characters(exclude_characters="\0"), max_size=30
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=30
 )
 
 
