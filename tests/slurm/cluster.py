@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from . import settings
 from .node import Node, running_node
-from .space import OWN_NET, Space, space
+from .space import OWN_NET, ROOT, Space, space
 
 Found = TypeVar("Found")
 SECONDS = 30
@@ -128,8 +128,8 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def running_cluster(scripts: Path) -> Iterator[Cluster]:
-    """A cluster of gpu0 and cpu0 that is ready for jobs, with the prolog and its like from *scripts*."""
+def running_cluster(scripts: str = settings.OURS) -> Iterator[Cluster]:
+    """A cluster of gpu0 and cpu0 that is ready for jobs; the lines *scripts* are in its slurm.conf."""
     directory = Path(tempfile.mkdtemp(prefix="slurm-"))
     directory.chmod(0o755)
     with contextlib.ExitStack() as last:
@@ -138,7 +138,8 @@ def running_cluster(scripts: Path) -> Iterator[Cluster]:
             (directory / name).mkdir(mode=0o755)
         head = last.enter_context(space(HEAD, str(directory), settings.ADDRESS, own=OWN_NET))
         cluster = Cluster(head, directory)
-        _write_settings(cluster, scripts)
+        _write_settings(cluster, settings.slurm_conf(str(directory), scripts))
+        _install_scripts(cluster)
         head.daemon("munged", "--force", f"--socket={directory}/munge")
         head.daemon("slurmctld")
         for node in (settings.GPU0, settings.CPU0):
@@ -147,11 +148,11 @@ def running_cluster(scripts: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def _write_settings(cluster: Cluster, scripts: Path) -> None:
+def _write_settings(cluster: Cluster, slurm_conf: str) -> None:
     """Write what the daemons read from /etc, which is the cluster's own."""
     etc = cluster.head.root / "etc"
     shutil.chown(cluster.directory / "state", "slurm")
-    (etc / "slurm/slurm.conf").write_text(settings.slurm_conf(str(cluster.directory)))
+    (etc / "slurm/slurm.conf").write_text(slurm_conf)
     (etc / "slurm/gres.conf").write_text(settings.gres_conf())
     (etc / "munge").mkdir(exist_ok=True)
     key = etc / "munge/munge.key"
@@ -162,7 +163,12 @@ def _write_settings(cluster: Cluster, scripts: Path) -> None:
     for name, lines in ours.items():
         with (etc / name).open("a") as file:
             file.write(lines)
-    shutil.copytree(scripts, cluster.head.root / settings.SCRIPTS.lstrip("/"))
-    submit = (scripts / "job_submit.lua.example").read_text()
+
+
+def _install_scripts(cluster: Cluster) -> None:
+    """Install what Slurm calls, as a site does."""
+    root = cluster.head.root
+    subprocess.run(["make", "-s", "install-slurm", f"DESTDIR={root}"], cwd=ROOT, check=True)
+    submit = (root / settings.SCRIPTS.lstrip("/") / "job_submit.lua.example").read_text()
     # Slurm 22.05 has no `--extra`.
-    (etc / "slurm/job_submit.lua").write_text(submit.replace('field = "extra"', 'field = "comment"'))
+    (root / "etc/slurm/job_submit.lua").write_text(submit.replace('field = "extra"', 'field = "comment"'))

@@ -14,7 +14,6 @@ from .cluster import missing, running_cluster
 from .lab import Lab
 from .node import running_fake
 from .settings import GPU1
-from .space import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +24,7 @@ def shared_lab() -> Iterator[Lab]:
     if program := missing():
         pytest.skip(f"needs {program}: make test-slurm installs it")
     with (
-        running_cluster(ROOT / "client/slurm") as cluster,
+        running_cluster() as cluster,
         served_agent(cluster.nodes["gpu0"], "mi300x-spx") as agent,
     ):
         yield Lab(cluster, agent)

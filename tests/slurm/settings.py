@@ -8,6 +8,8 @@ CPUS = 64  # as many jobs at once; config_overrides lets a node claim them
 SHARDS = 8  # of each GPU
 SCRIPTS = "/usr/libexec/nodeagent/slurm"
 ADDRESS = "192.0.2.1"  # of every host
+CALLS = f"Prolog={SCRIPTS}/prolog\nEpilog={SCRIPTS}/epilog\nTaskProlog={SCRIPTS}/task-prolog\n"
+OURS = f"{CALLS}PrologFlags=Alloc\nJobSubmitPlugins=lua\n"
 USERS = {"alice": 61001, "bob": 61002}
 
 
@@ -40,8 +42,8 @@ CPU0 = NodeSettings("cpu0", 6823)
 NODES = (GPU0, GPU1, CPU0)
 
 
-def slurm_conf(directory: str) -> str:
-    """slurm.conf, with all files below *directory*.
+def slurm_conf(directory: str, scripts: str) -> str:
+    """slurm.conf, with all files below *directory* and the lines *scripts*.
 
     cred_expire is how long a requeued job waits, and how long a step may take to start.
     """
@@ -73,12 +75,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=3
 MinJobAge=60
-PrologFlags=Alloc
-Prolog={SCRIPTS}/prolog
-Epilog={SCRIPTS}/epilog
-TaskProlog={SCRIPTS}/task-prolog
-JobSubmitPlugins=lua
-GresTypes=gpu,shard
+{scripts}GresTypes=gpu,shard
 {"".join(node.line() for node in NODES)}\
 PartitionName=main Nodes={GPU0.name},{CPU0.name} Default=YES
 PartitionName=pair Nodes={GPU0.name},{GPU1.name}
