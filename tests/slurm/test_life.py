@@ -23,9 +23,8 @@ def test_a_requeued_job_gets_another_lease(lab: Lab) -> None:
     before = lab.agent.lease(first.job)
     lab.cluster.slurm("scontrol", "requeue", first.job)
     lab.cluster.until(lambda: lab.cluster.queue()[first.job] == "PENDING")
-    lab.cluster.until(lambda: lab.cluster.queue()[first.job] == "RUNNING")
-    after = lab.agent.lease(first.job)
-    assert before and after and after["id"] > before["id"]
+    after = lab.cluster.until(lambda: lab.agent.lease(first.job), why=lab.why)
+    assert before and after["id"] > before["id"]
     assert lab.agent.outcomes(first.job) == ["released"]
 
 

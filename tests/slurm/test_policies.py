@@ -45,11 +45,12 @@ def test_fail_ends_the_job_and_keeps_the_node(lab: Lab, trouble: str) -> None:
 
 
 def test_allow_runs_the_job_without_limits(lab: Lab, trouble: str) -> None:
-    """on_agent_down=allow: the job runs, in no lease."""
+    """on_agent_down=allow: the job runs in no lease, and its user is told so."""
     lab.settings(deadline=1, socket=trouble, on_agent_down="allow")
     file = lab.file()
     done = lab.cluster.srun("--gres=shard:2", str(lab.show), str(file))
     assert done.returncode == 0, done.stderr
+    assert "this job runs without limits" in done.stdout
     assert "gpulease" not in lab.task(file).cgroup
 
 
