@@ -199,6 +199,11 @@ class Harness:
     def _looked(self, world: World, verb: str, answer: dict[str, Any], ledger: Ledger) -> None:
         if self._refused:
             return  # the next start makes good what could not be done
+        if self._errors and any(lease.state == "failed" for lease in ledger.leases.values()):
+            # Not proved clean where the disk failed, and so not granted: a right end, and that of this world.
+            self._wrong = True
+            self._say("quarantined")
+            return
         if answer.get("unready"):
             self._found(verb, [f"the agent takes no grants: {answer['unready']}"])
         outside = world.outside()

@@ -32,11 +32,13 @@ from nodeagent.service.watch import Watch
 from nodeagent.tiers import Node
 from tests.ledger.old_schemas import LATER, REVISIONS, fill, migrations_of_next_version
 
-from .tracing import arm, load_filter
+from .tracing import Refusal, arm, load_filter
 
 PASSING = frozenset({LeaseState.PREPARING, LeaseState.RELEASING})
 MOST_LOOKS = 5
 WAIT_SECONDS = 20.0
+FAILING_SECONDS = 0.5  # where the disk fails, for what then does not end before it works again
+FAILING = frozenset(Refusal(1, lasting).how for lasting in (False, True))
 
 Answer = dict[str, Any]
 
@@ -107,7 +109,9 @@ def serve(built: wiring.Built, clock: Clock, connection: socket.socket, program:
         asked = json.loads(request)
         clock.now_ns = asked.pop("now_ns")
         verb: Callable[..., Answer] = getattr(verbs, asked.pop("verb"))
-        arm(asked.pop("n"), asked.pop("how"))
+        n, how = asked.pop("n"), asked.pop("how")
+        verbs.patience = FAILING_SECONDS if how in FAILING else WAIT_SECONDS
+        arm(n, how)
         try:
             answer = verb(**asked)
         except AgentError as fault:
@@ -122,6 +126,7 @@ class Verbs:
     def __init__(self, built: wiring.Built) -> None:
         self._built = built
         self._agent = built.agent
+        self.patience = WAIT_SECONDS
 
     def start(self) -> Answer:
         """Open the ledger, migrating it, look at everything, and finish what a death cut short."""
@@ -159,7 +164,7 @@ class Verbs:
 
     def release(self, *, uid: int, lease: int) -> Answer:
         """Release, and wait for the proof."""
-        return _told(self._agent.release(_caller(uid, os.getpid()), lease, WAIT_SECONDS))
+        return _told(self._agent.release(_caller(uid, os.getpid()), lease, self.patience))
 
     def reconcile(self) -> Answer:
         """One look at everything, and the end of what it begins."""
@@ -179,7 +184,7 @@ class Verbs:
             if not passing:
                 return
             for lease in passing:
-                self._agent.wait_lease(_caller(0, 0), lease.id, WAIT_SECONDS)
+                self._agent.wait_lease(_caller(0, 0), lease.id, self.patience)
             self._built.reconciler.run_once()
 
 
