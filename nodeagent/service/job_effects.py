@@ -2,8 +2,8 @@
 
 In there the agent makes nothing below, never freezes, signals nobody while a slurmstepd lives, and removes
 only what was not there before it. Slurm removes the directory whenever no step runs, and makes it anew with
-the next: `jobs` then applies these effects again. A job id comes again, after a requeue or a reboot, so a
-directory of the same name is not the lease's: path, inode and boot are on record.
+the next step: `job_cgroups` then applies these effects again. A job id comes again, after a requeue or a
+reboot, so a directory of the same name is not the lease's: path, inode and boot are on record.
 """
 
 from __future__ import annotations
