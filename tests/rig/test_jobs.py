@@ -86,6 +86,11 @@ def test_a_job_gets_its_shard_and_no_more(wired: Wired, rig: Rig, job: Lease) ->
     assert call(wired, "epilog").word == "released"
 
 
+@pytest.mark.way_out(
+    "a later step of a Slurm job, whose cgroup Slurm removed with all its limits after the one before",
+    tier="kernel",
+    outcome="made anew with the limit within a second; a task-prolog waits for it",
+)
 def test_a_directory_that_slurm_makes_anew_is_limited(
     wired: Wired, rig: Rig, job: Lease, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
