@@ -102,7 +102,8 @@ class SlurmConf:
             return None
         found = [f"/dev/dri/{one.render_node}" for one in inventory.devices if one.render_node]
         node = node or files.node
-        return parse(files.gres, node, files.counts_of(node), found)
+        counts = files.counts_of(node) if files.slurm else None
+        return parse(files.gres, node, counts, found)
 
     def beside(self, name: str) -> tuple[Line, ...] | None:
         """The lines of a file in slurm.conf's directory; None where it is not there. Raises OutsideFault."""

@@ -112,24 +112,30 @@ def nodes_on(lines: Iterable[Line], hostname: str) -> tuple[str, ...]:
             continue
         names, hosts = line.names("NodeName"), line.names("NodeHostname")
         hosts = hosts * len(names) if len(hosts) == 1 else hosts
-        nodes += [name for name, host in zip(names, hosts, strict=False) if host in (hostname, "localhost")]
+        nodes += [
+            name
+            for name, host in zip(names, hosts, strict=False)
+            if host.partition(".")[0] in (hostname, "localhost")
+        ]
     return tuple(dict.fromkeys(nodes))
 
 
 def parse(lines: Iterable[Line], node: str, counts: Counts | None = None, found: Sequence[str] = ()) -> Gres:
     """The GPUs of *node* after gres.conf's *lines*.
 
-    *counts* are slurm.conf's; *found* the files of the node's GPUs, which AutoDetect would find.
+    *counts* are slurm.conf's, None where there is none; *found* the files of the node's GPUs, which
+    AutoDetect finds: as many as slurm.conf gives the node.
     Raises InvalidField, which names file, line, field and what to write.
     """
-    counts, mine = counts or Counts(), [_checked(one) for one in lines if one.about(node)]
+    mine = [_checked(one) for one in lines if one.about(node)]
     autodetect = _autodetect(mine)
     named = _named(mine)
     files = list(named)
     if autodetect != OFF:
-        room = max(0, counts.totals.get("gpu", len(found)) - len(named))
+        given = len(found) if counts is None else counts.totals.get("gpu", 0)
+        room = max(0, given - len(named))
         files = sorted([*files, *[file for file in found if file not in named][:room]], key=_natural)
-    shards, stray = _shards(mine, files, counts)
+    shards, stray = _shards(mine, files, counts or Counts())
     gpus = (
         GresGpu(index, file, named.get(file), share)
         for index, (file, share) in enumerate(zip(files, shards, strict=True))

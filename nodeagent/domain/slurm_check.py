@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -51,6 +52,10 @@ class Site:
     def value(self, key: str) -> str | None:
         """A setting of slurm.conf."""
         return _value(self.slurm_lines, key)
+
+    def values(self, key: str) -> list[str]:
+        """Every value of a setting of slurm.conf that may come several times."""
+        return [value for line in self.slurm_lines if (value := line.get(key)) is not None]
 
     def words(self, key: str) -> frozenset[str]:
         """A setting of slurm.conf that lists words, in lower case."""
@@ -160,6 +165,11 @@ def _counts(site: Site) -> Iterator[Finding]:
             yield _fail(f"Gres={name}", f"{why}; {PRINTS}")
         else:
             yield _ok(f"Gres={name}", f"{count} in both files")
+    types = Counter(gpu.type for gpu in site.gres.gpus)
+    for (name, kind), said in site.counts.typed.items():
+        if name == "gpu" and types[kind] != said:
+            why = f"slurm.conf gives {site.node} {said}, gres.conf has {types[kind]} of that Type"
+            yield _fail(f"Gres=gpu:{kind}", f"{why}: write the same type in both; {PRINTS}")
 
 
 def _scheduling(site: Site) -> Iterator[Finding]:
@@ -191,11 +201,11 @@ def _scripts(site: Site) -> Iterator[Finding]:
     if not site.slurm_lines:
         return
     for key, name in SCRIPT_KEYS.items():
-        ours, value = f"{SCRIPTS}/{name}", site.value(key)
-        if value is None:
+        ours, values = f"{SCRIPTS}/{name}", ",".join(site.values(key))
+        if not values:
             yield _fail(key, f"is not set: set it to {ours}, or jobs run without limits")
-        elif ours not in value.split(","):
-            yield _warn(key, f"is {value}: not ours, so it must run {ours} and exit as that does")
+        elif ours not in values.split(","):
+            yield _warn(key, f"is {values}: not ours, so it must run {ours} and exit as that does")
         else:
             yield _fail(key, site.scripts[ours]) if ours in site.scripts else _ok(key, ours)
     flags = site.words("PrologFlags")

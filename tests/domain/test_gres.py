@@ -14,7 +14,8 @@ def lines(text: str, name: str = "gres.conf"):
 
 
 def gres(text: str, node: str = "n1", slurm: str = "", found: tuple[str, ...] = ()):
-    return parse(lines(text), node, counts_of(lines(slurm, "slurm.conf"), node), found)
+    counts = counts_of(lines(slurm, "slurm.conf"), node) if slurm else None
+    return parse(lines(text), node, counts, found)
 
 
 def files(read) -> list[str]:
@@ -50,6 +51,7 @@ def test_autodetect_alone_finds_the_nodes_own_gpus() -> None:
     assert files(gres("AutoDetect=rsmi", found=found)) == ["renderD128", "renderD136"]
     assert files(gres("AutoDetect=rsmi", slurm="NodeName=n1 Gres=gpu:1", found=found)) == ["renderD136"]
     assert files(gres("", found=found)) == []
+    assert files(gres("AutoDetect=rsmi", slurm="NodeName=n1 CPUs=4", found=found)) == []
 
 
 def test_the_nodes_own_autodetect_counts_more_than_the_general_one() -> None:
@@ -174,7 +176,7 @@ def test_the_host_of_a_node_is_told_by_nodehostname() -> None:
     """A node's name need not be its host's: several nodes may run on one."""
     text = """
     NodeName=DEFAULT CPUs=2
-    NodeName=n[1-2] NodeHostname=h[1-2]
+    NodeName=n[1-2] NodeHostname=h[1-2].cluster
     NodeName=x[1-2] NodeHostname=h1
     NodeName=h7
     """

@@ -73,6 +73,14 @@ def test_what_is_printed_is_well(site_of) -> None:
         ("AutoDetect=off", "AutoDetect=rsmi", Level.WARN, "AutoDetect", "numbers the GPUs itself"),
         ("shard:16", "shard:8", Level.FAIL, "Gres=shard", "gives n1 8, gres.conf 16"),
         ("gpu:mi300x:2", "gpu:mi300x:1", Level.FAIL, "Gres=gpu", "gives n1 1, gres.conf 2"),
+        ("gpu:mi300x:2", "gpu:mi300:2", Level.FAIL, "Gres=gpu:mi300", "has 0 of that Type"),
+        (
+            f"Prolog={SCRIPTS}/prolog",
+            "Prolog=/a\nProlog=/b,/c",
+            Level.WARN,
+            "Prolog",
+            "is /a,/b,/c: not ours",
+        ),
         ("Count=16", "Count=24", Level.FAIL, "shards of AMD Instinct MI300X", "of 12 only 9"),
         ("Count=16", "Count=32", Level.WARN, "shards of AMD Instinct MI300X", "no whole row"),
         ("GresTypes=gpu,shard", "GresTypes=gpu", Level.FAIL, "GresTypes", "add shard"),
@@ -105,6 +113,12 @@ def test_what_is_amiss_is_named_with_its_fix(site_of, old, new, level, what, why
 def test_prolog_of_contain_is_as_good(site_of) -> None:
     """Contain means Alloc."""
     assert bad(site_of(("PrologFlags=Alloc", "PrologFlags=Contain"))) == []
+
+
+def test_ours_may_be_one_of_several_scripts(site_of) -> None:
+    """A site may have prologs of its own beside ours, on one line or several."""
+    ours = f"Prolog={SCRIPTS}/prolog"
+    assert bad(site_of((f"\n{ours}", f"\n{ours},/a\nProlog=/b"))) == []
 
 
 @pytest.mark.parametrize(

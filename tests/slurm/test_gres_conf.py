@@ -7,6 +7,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from click.testing import CliRunner
 
 from nodeagent.adapters import machine
 from nodeagent.cli.main import cli
+
+from .agent import CONFIG, SOCKET
+from .lab import Lab
 
 DRM_MAJOR = 226
 GRES = re.compile(r"Gres Name=(\w+) Type=(\S+) Count=(\d+) .*File=(\S+)")
@@ -79,3 +83,14 @@ def test_a_chosen_number_of_shards_reaches_slurmd(tmp_path: Path) -> None:
     """--shards is what each GPU has in slurmd's eyes."""
     records = read_by_slurmd("mi300x-spx", tmp_path, "--shards", "4")
     assert {record[2] for record in records if record[0] == "shard"} == {"4"}
+
+
+@pytest.mark.slurm
+def test_the_check_of_a_running_cluster(lab: Lab) -> None:
+    """With a real Slurm, our scripts and an agent nothing fails; the warnings are the lab's own."""
+    words = ("slurm", "check", "--config", CONFIG, "--socket", SOCKET, "--simulate", "mi300x-spx")
+    done = lab.node.space.run(sys.executable, "-m", "nodeagent.cli.main", *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    warned = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith("OK")}
+    assert warned == {"AccountingStorageTRES:", "cgroup.conf:"}
+    assert "OK   agent: keeps 8 devices for Slurm" in done.stdout
