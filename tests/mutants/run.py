@@ -1,7 +1,7 @@
 """Leave a safeguard out, one at a time, on a copy of the tree: the test that is named for it must fail.
 
 Run with `make mutants`. Rows are in rows.toml: *file*, *old* and *new* text, and the *tests* of which one
-must fail. The copy is tested unchanged first, so that a test that fails anyway proves nothing.
+must fail. The copy is tested unchanged first: a test that fails anyway proves nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,23 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = Path(__file__).with_name("rows.toml")
 PAGE = ROOT / "docs" / "enforcement.md"
 BEGIN, END = "<!-- mutants: begin -->\n", "<!-- mutants: end -->\n"
+
+
+NOTICED, MISSED, UNPROVED = "noticed", "MISSED", "UNPROVED"
+
+
+class RowFault(Exception):
+    """A row that has fallen behind the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +47,7 @@ class Mutant:
         path = tree / self.file
         text = path.read_text(encoding="utf-8")
         if text.count(self.old) != 1:
-            raise SystemExit(
-                f"{self.name}: {self.file} holds its text {text.count(self.old)} times, not once"
-            )
+            raise RowFault(f"{self.file} holds its text {text.count(self.old)} times, not once")
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
@@ -81,9 +89,44 @@ def failure(tree: Path, tests: tuple[str, ...]) -> str | None:
         text=True,
         check=False,
     )
-    if done.returncode not in (0, 1):  # 2 to 5: interrupted, broken, or nothing collected
-        raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.stdout[-4000:] if done.returncode else None
+    return None if done.returncode == 0 else f"{done.stdout[-3000:]}{done.stderr[-1000:]}"
+
+
+def verdict(tree: Path, row: Mutant) -> tuple[str, str]:
+    """What came of *row* in *tree*, which is afterwards as before; and, where it proves nothing, why."""
+    if why := failure(tree, row.tests):
+        return UNPROVED, f"its tests fail without the mutation:\n{why}"
+    original = (tree / row.file).read_bytes()
+    try:
+        row.apply(tree)
+        rebuild(tree, row)
+        return (NOTICED, "") if failure(tree, row.tests) else (MISSED, "its tests pass all the same")
+    except (RowFault, subprocess.CalledProcessError) as fault:
+        return UNPROVED, str(fault)
+    finally:
+        (tree / row.file).write_bytes(original)
+        rebuild(tree, row)
+
+
+def verdicts(rows: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str, str]]:
+    """Each row with its verdict, as they come; *jobs* copies of the tree are at work at once."""
+    trees: SimpleQueue[Path] = SimpleQueue()
+
+    def judged(row: Mutant) -> tuple[Mutant, str, str]:
+        tree = trees.get()
+        try:
+            return row, *verdict(tree, row)
+        finally:
+            trees.put(tree)
+
+    with tempfile.TemporaryDirectory(prefix="nodeagent-mutants-") as place:
+        for number in range(min(jobs, len(rows))):
+            tree = Path(place) / str(number)
+            copy_of_tree(tree)
+            trees.put(tree)
+        with ThreadPoolExecutor(jobs) as pool:
+            for done in as_completed([pool.submit(judged, row) for row in rows]):
+                yield done.result()
 
 
 def table(rows: tuple[Mutant, ...]) -> str:
@@ -100,27 +143,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the table into docs/enforcement.md")
     parser.add_argument("names", nargs="*", help="only the rows whose name holds one of these")
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="rows at a time")
     args = parser.parse_args()
     rows = [row for row in mutants() if not args.names or any(name in row.name for name in args.names)]
-    missed = []
-    with tempfile.TemporaryDirectory(prefix="nodeagent-mutants-") as place:
-        tree = Path(place)
-        copy_of_tree(tree)
-        for row in rows:
-            original = (tree / row.file).read_bytes()
-            if why := failure(tree, row.tests):
-                raise SystemExit(f"{row.name}: its tests fail without the mutation:\n{why}")
-            row.apply(tree)
-            rebuild(tree, row)
-            noticed = failure(tree, row.tests) is not None
-            print(f"{'noticed' if noticed else 'MISSED ':8} {row.name}", flush=True)
-            missed += [] if noticed else [row.name]
-            (tree / row.file).write_bytes(original)
-            rebuild(tree, row)
-    if args.write and not missed:
+    unnoticed = []
+    for row, said, why in verdicts(rows, args.jobs):
+        print(f"{said:8} {row.name}{why and f': {why}'}", flush=True)
+        unnoticed += [] if said == NOTICED else [row.name]
+    if args.write and not unnoticed:
         write()
-    print(f"{len(rows) - len(missed)} of {len(rows)} mutants noticed")
-    return 1 if missed else 0
+    print(f"{len(rows) - len(unnoticed)} of {len(rows)} mutants noticed")
+    return 1 if unnoticed else 0
 
 
 def write() -> None:
