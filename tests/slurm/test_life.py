@@ -28,6 +28,16 @@ def test_a_requeued_job_gets_another_lease(lab: Lab) -> None:
     assert lab.agent.outcomes(first.job) == ["released"]
 
 
+def test_what_a_job_leaves_running_ends_with_its_lease(lab: Lab) -> None:
+    """A daemon that Slurm lost sight of is in the lease's cgroup: it is ended, and only then the lease."""
+    file = lab.file()
+    daemon = f"setsid sh -c 'sleep 600 & echo $! >{file}.new; mv {file}.new {file}' >/dev/null 2>&1 &"
+    lab.cluster.srun("--gres=shard:2", "sh", "-c", f"{daemon} while ! [ -e {file} ]; do sleep 0.1; done")
+    lab.cluster.ended()
+    assert lab.node.space.run("kill", "-0", file.read_text().strip()).returncode != 0
+    assert lab.agent.leases() == []
+
+
 def test_each_task_of_an_array_has_a_lease(lab: Lab) -> None:
     """Tasks of an array are jobs of their own."""
     job = lab.cluster.sbatch("sleep 600", "--gres=shard:1", "--array=1-3")

@@ -12,13 +12,22 @@ pytestmark = pytest.mark.slurm
 
 def test_each_node_gives_its_own_lease(lab: Lab, fake: ServedAgent) -> None:
     """A job of two nodes has a lease on either, by what a shard is worth there."""
-    files = lab.file(), lab.file()
-    script = f"srun sh -c '{lab.show} {files[0].parent}/$SLURMD_NODENAME'\nexec sleep 600"
-    job = lab.cluster.sbatch(script, "--partition=pair", "--nodes=2", "--gres=shard:2")
+    job = lab.cluster.sbatch("exec sleep 600", "--partition=pair", "--nodes=2", "--gres=shard:2")
     lab.cluster.until(lambda: lab.agent.lease(job) and fake.lease(job))
     here, there = lab.agent.lease(job), fake.lease(job)
     assert here and there
     assert here["slices"][0]["vram_bytes"] > there["slices"][0]["vram_bytes"]
+
+
+def test_one_node_that_refuses_fails_the_job(lab: Lab, fake: ServedAgent) -> None:
+    """A job whose request fits the shards of one node only fails; both nodes stay and keep nothing."""
+    job = ("--partition=pair", "--nodes=2", "--gres=shard:1", "--comment=gpulease:vram=12G")
+    done = lab.cluster.srun(*job, "true")
+    assert done.returncode != 0
+    assert "gpulease: " in done.stdout
+    lab.cluster.ended()
+    assert lab.agent.leases() + fake.leases() == []
+    assert lab.cluster.out_of_service() == {}
 
 
 def test_components_of_a_heterogeneous_job_are_jobs_of_their_own(lab: Lab) -> None:

@@ -51,6 +51,22 @@ def hung(lab: Lab) -> Iterator[str]:
     lab.agent.resume()
 
 
+@contextlib.contextmanager
+def full(lab: Lab) -> Iterator[str]:
+    """The file system of the ledger is full."""
+    state, run = str(lab.agent.state), lab.node.space.run
+    lab.agent.stop()
+    run("mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", state)
+    lab.agent.start()
+    run("dd", "if=/dev/zero", f"of={state}/filler", "bs=64k")
+    yield SOCKET
+    run("rm", f"{state}/filler")
+    lab.await_nothing()
+    lab.agent.stop()
+    run("umount", state)
+    lab.agent.start()
+
+
 def answering(name: str) -> Trouble:
     """Every call gets one of the ANSWERS."""
 
@@ -71,5 +87,6 @@ def answering(name: str) -> Trouble:
 TROUBLES: dict[str, Trouble] = {
     "stopped": stopped,
     "hung": hung,
+    "full": full,
     **{name: answering(name) for name in ANSWERS},
 }
