@@ -19,7 +19,7 @@ from nodeagent.wiring import instance
 
 from .node import Node
 from .settings import USERS
-from .space import ENVIRONMENT, children
+from .space import ENVIRONMENT, ROOT, children
 
 SOCKET = "/run/nodeagent/api.sock"
 OCTETS = "Content-Type: application/octet-stream"
@@ -58,7 +58,7 @@ class ServedAgent:
         with (self.node.directory / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.node.space.command(sys.executable, "-m", "nodeagent.cli.main", "serve", *words),
-                env=ENVIRONMENT,
+                env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},  # of this tree, wherever it was copied to
                 stderr=log,
             )
         deadline = time.monotonic() + READY_SECONDS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from .lab import Lab
@@ -104,6 +106,22 @@ def test_a_job_cannot_enter_another_jobs_lease(lab: Lab) -> None:
     lease = lab.agent.lease(victim.job)
     assert lease is not None
     assert f"GPULEASE_ID={lease['id']}" not in file.read_text()
+
+
+def test_a_job_cannot_leave_its_lease_for_a_look_alike(lab: Lab) -> None:
+    """A task whose user has a cgroup of the same name elsewhere cannot go there: it stays in its lease's."""
+    below = lab.agent.slice.parent / "alices"
+    twin = below / f"{lab.agent.slice.stem}-{lab.agent.last_id() + 1}.slice"
+    twin.mkdir(parents=True)
+    for path in (below, twin, twin / "cgroup.procs", below / "cgroup.procs"):
+        shutil.chown(path, 61001)
+    program = lab.public(f"#!/bin/sh\necho $$ >{twin}/cgroup.procs\nexec {lab.show} $1\n")
+    file = lab.file()
+    lab.cluster.srun("--gres=shard:2", str(program), str(file))
+    task = lab.task(file)
+    twin.rmdir()
+    below.rmdir()
+    assert task.cgroup == f"/{lab.agent.slice.name}/{twin.name}"
 
 
 def test_scripts_calls_are_roots_alone(lab: Lab) -> None:
