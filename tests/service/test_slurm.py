@@ -14,6 +14,7 @@ from nodeagent.config import Slurm
 from nodeagent.domain.errors import InvalidField, LedgerUnavailable, NotAllowed
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState
 from nodeagent.domain.slurm import Word
+from nodeagent.service.orders import Granted
 from nodeagent.service.quotas import QuotaLimits
 
 SHARDS = {"SLURM_JOB_EXTRA": "gpulease:shards=2"}
@@ -194,7 +195,8 @@ def test_a_run_that_lost_its_lease_gets_another(site):
 
 def test_a_user_cannot_take_a_jobs_place(site):
     """Threat 10: a job's request id and holder, taken by its user before, are in nobody's way."""
-    site.house.agent.grant(user(1000), order_of(request_id="slurm-42-0-0", cus=4))
+    taken = site.house.agent.grant(user(1000), order_of(request_id="slurm-42-0-0", cus=4))
+    assert isinstance(taken, Granted)
     lease = site.granted(uid=1000)
     assert lease.holder.kind is HolderKind.SLURM
     with pytest.raises(NotAllowed):
@@ -206,7 +208,7 @@ def test_jobs_use_up_no_users_limits(build):
     site = Site(build(limits=QuotaLimits(live_leases=1)))
     for job in range(1, 4):
         site.granted(job=job, uid=1000)
-    site.house.agent.grant(user(1000), order_of(cus=4))
+    assert isinstance(site.house.agent.grant(user(1000), order_of(cus=4)), Granted)
 
 
 def test_only_administrators_speak_for_jobs(site):
