@@ -5,6 +5,7 @@ python tests/bench/slurm_cost.py     as root; needs what make test-slurm install
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,9 +21,17 @@ sys.path.insert(0, str(ROOT))
 
 from tests.slurm.agent import SOCKET, served_agent  # noqa: E402 - found by the path above
 from tests.slurm.cluster import Cluster, missing, running_cluster  # noqa: E402
-from tests.slurm.settings import CALLS, OURS  # noqa: E402
+from tests.slurm.node import Node  # noqa: E402
+from tests.slurm.settings import CALLS, OURS, SCRIPTS  # noqa: E402
 
 TURNS = 50
+BOTH = ("prolog", "epilog")
+CURL = ("curl", "-q", "-s", "--unix-socket", SOCKET, "http://agent/healthz")
+# What slurmd says of a job, to run its scripts without Slurm.
+JOB = (
+    *("SLURM_JOB_ID=4000000", "SLURM_JOB_UID=61001", "SLURM_JOB_GID=61001", "SLURM_JOB_GPUS=0"),
+    *("SLURM_JOB_RESTART_COUNT=0", "SLURMD_NODENAME=gpu0", "SLURM_CONF=/etc/slurm/slurm.conf"),
+)
 WARM = 3  # first runs read programs from the disk
 ALLOWED = 150.0  # milliseconds added, by the design
 EPILOG = re.compile(
@@ -60,11 +69,17 @@ def served(scripts: str) -> Iterator[Cluster]:
         yield cluster
 
 
-def curl(cluster: Cluster) -> float:
-    """The milliseconds of one curl to the agent, without those of getting into the node."""
-    inside = cluster.nodes["gpu0"].space.command
-    words = ("curl", "-q", "-s", "--unix-socket", SOCKET, "http://agent/healthz")
-    return taken(inside(*words)) - taken(inside("true"))
+def alone(node: Node, *words: str) -> float:
+    """The milliseconds of a command on the node, without those of getting there."""
+    return taken(node.space.command(*words)) - taken(node.space.command("true"))
+
+
+def synced(file: int) -> float:
+    """The milliseconds of a write of 4 KiB that is synced, as each of an agent's transactions has one."""
+    began = time.perf_counter()
+    os.write(file, bytes(4096))
+    os.fdatasync(file)
+    return (time.perf_counter() - began) * 1e3
 
 
 def row(what: str, milliseconds: list[float]) -> str:
@@ -77,8 +92,14 @@ def main() -> None:
         sys.exit(f"slurm_cost: needs {program}")
     with running_cluster("") as plain, served(CALLS) as ours, served(OURS) as advised:
         turns = [[srun(one) for one in (plain, ours, advised)] for _ in range(WARM + TURNS)][WARM:]
-        curls = [curl(ours) for _ in range(TURNS)]
         ended = epilogs(ours)[WARM:]
+        node = ours.nodes["gpu0"]
+        scripts = [
+            [alone(node, "env", "-i", *JOB, f"{SCRIPTS}/{name}") for name in BOTH] for _ in range(TURNS)
+        ]
+        curls = [alone(node, *CURL) for _ in range(TURNS)]
+        with (ours.directory / "floor").open("wb") as file:
+            syncs = [synced(file.fileno()) for _ in range(TURNS)]
     added = [with_them - without for without, with_them, _ in turns]
     print(f"{'':48} {'median':>11} {'least tenth':>11}   of {TURNS}")
     print(row("srun without the scripts", [without for without, _, _ in turns]))
@@ -87,7 +108,10 @@ def main() -> None:
     print(row("added by the epilog, after the job", ended))
     print(row("added in all", [one + other for one, other in zip(added, ended, strict=True)]))
     print(row("srun with them and PrologFlags=Alloc", [slowest for _, _, slowest in turns]))
+    print(row("a prolog by itself", [prolog for prolog, _ in scripts]))
+    print(row("an epilog by itself", [epilog for _, epilog in scripts]))
     print(row("one curl to the agent, of three", curls))
+    print(row("one synced write of 4 KiB", syncs))
     print(f"allowed in all: {ALLOWED:.0f} ms")
 
 
