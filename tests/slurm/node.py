@@ -50,6 +50,10 @@ class Node:
         """A file of the node's, as seen from outside."""
         return self.space.root / absolute.lstrip("/")
 
+    def log(self) -> str:
+        """What slurmd has said."""
+        return (self.directory.parent / f"log/{self.name}.log").read_text()
+
     def script(self, name: str, environment: dict[str, str]) -> int:
         """Run one of Slurm's scripts as slurmd does, with nothing else in its environment; its exit code."""
         words = [f"{name}={value}" for name, value in environment.items()]

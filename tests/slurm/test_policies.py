@@ -24,14 +24,29 @@ def trouble(lab: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_drain_keeps_users_off_the_node(lab: Lab, trouble: str) -> None:
-    """By default the node drains and no code of the user's runs."""
+    """By default the node drains, slurmd's log says why, and no code of the user's runs."""
     lab.settings(deadline=1, socket=trouble)
     file = lab.file()
     done = lab.cluster.srun("--gres=shard:2", str(lab.show), str(file))
     assert done.returncode != 0
     assert not file.exists()
     assert lab.cluster.out_of_service() == {"gpu0": "Prolog error"}
+    assert "output:gpulease: node fault: no answer from the agent in 1 s" in lab.node.log()
     lab.cluster.resume()
+
+
+@pytest.mark.slow
+def test_a_batch_job_that_a_drained_node_gave_back_runs_later(lab: Lab) -> None:
+    """It is queued again, not held, and has its lease when agent and node are back."""
+    lab.settings(deadline=1)
+    lab.agent.kill()
+    file = lab.file()
+    job = lab.cluster.sbatch(f"{lab.show} {file}\nexec sleep 600", "--gres=shard:2")
+    lab.cluster.until(lambda: lab.cluster.out_of_service() and lab.cluster.queue().get(job) == "PENDING")
+    assert lab.cluster.job(job)["Restarts"] == "1"
+    lab.agent.start()
+    lab.cluster.resume()
+    assert "GPULEASE_ID" in lab.task(file).environment
 
 
 def test_fail_ends_the_job_and_keeps_the_node(lab: Lab, trouble: str) -> None:
