@@ -58,6 +58,19 @@ def test_scancel_during_the_prolog_leaves_nothing(lab: Lab) -> None:
     assert not file.exists()
 
 
+def test_a_prolog_that_outlives_its_slurmd_leaves_nothing(lab: Lab) -> None:
+    """slurmd dies under a prolog, whose lease nobody waits for: the job's epilog takes it back."""
+    lab.agent.pause()
+    job = lab.cluster.sbatch("exec sleep 600", "--gres=shard:2")
+    lab.cluster.until(lambda: lab.node.runs("prolog"))
+    lab.node.stop_slurmd("KILL")
+    lab.agent.resume()
+    lab.cluster.until(lambda: not lab.node.runs("prolog"))
+    lab.node.start_slurmd()
+    lab.cluster.cancel(job)
+    lab.await_nothing()
+
+
 def test_a_job_waits_for_an_agent_that_restarts(lab: Lab) -> None:
     """A prolog that finds the agent away for a moment gets its lease when it is back: nothing drains."""
     lab.agent.kill()
