@@ -79,7 +79,7 @@ lint: setup ## style, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	shellcheck -x client/slurm/prolog client/slurm/epilog client/slurm/task-prolog
+	shellcheck -x $(addprefix client/slurm/,prolog epilog task-prolog await-agent)
 
 format: setup ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
@@ -107,10 +107,13 @@ build: setup ## both wheels, in dist/
 	@.ci/build
 
 SLURM_SCRIPTS := $(DESTDIR)/usr/libexec/nodeagent/slurm
+SLURMD_UNIT := $(DESTDIR)/etc/systemd/system/slurmd.service.d
 install-slurm: ## Slurm's prolog, epilog and task-prolog, as root, in [DESTDIR]/usr/libexec/nodeagent/slurm
 	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS)
-	install -o root -g root -m 0755 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,prolog epilog task-prolog)
+	install -o root -g root -m 0755 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,prolog epilog task-prolog await-agent)
 	install -o root -g root -m 0644 -t $(SLURM_SCRIPTS) $(addprefix client/slurm/,agent.sh records.sh ask.py prolog.conf.example job_submit.lua job_submit.lua.example)
+	install -d -o root -g root -m 0755 $(SLURMD_UNIT)
+	install -o root -g root -m 0644 -t $(SLURMD_UNIT) client/slurm/slurmd.service.d/nodeagent.conf
 
 install-spank: ## Slurm's plugin that starts jobs' programs with the hook; needs Slurm's headers (libslurm-dev)
 	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS) $(DESTDIR)/etc/gpulease

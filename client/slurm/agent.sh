@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Sourced by prolog, epilog and task-prolog: the site's settings, and how the agent is asked.
+# Sourced by prolog, epilog, task-prolog and await-agent: the site's settings, and how the agent is asked.
 #
 # What Slurm does with these scripts gives them their form:
 # * They get no PATH, so each program is named in full.
@@ -21,6 +21,7 @@
 }
 newline='
 '
+method=POST
 LC_ALL=C # so that a range such as a-z is these bytes and no others
 unset IFS
 
@@ -104,13 +105,13 @@ field() {
 become_client() {
     for program in /usr/bin/curl /bin/curl /usr/local/bin/curl; do
         [ -x "$program" ] || continue
-        exec /usr/bin/env -i "$program" -q --silent --unix-socket "$socket" --max-time "$2" \
+        exec /usr/bin/env -i "$program" -q --silent --unix-socket "$socket" --max-time "$2" --request "$method" \
             --header 'Content-Type: application/octet-stream' --header 'Accept: text/plain' --header 'Expect:' \
             --data-binary @- --write-out '\n%{http_code} ' "http://localhost$1"
     done
     for program in /usr/bin/python3 /usr/libexec/platform-python; do
         [ -x "$program" ] || continue
-        exec /usr/bin/env -i "$program" -I "$here/ask.py" "$socket" "$1" "$2"
+        exec /usr/bin/env -i "$program" -I "$here/ask.py" "$method" "$socket" "$1" "$2"
     done
     exit 127
 }

@@ -1,4 +1,4 @@
-"""Ask the agent where there is no curl: SOCKET PATH SECONDS, with the body on stdin.
+"""Ask the agent where there is no curl: METHOD SOCKET PATH SECONDS, with the body on stdin.
 
 Prints the answer's text, a newline, the HTTP status and a space, as agent.sh has curl do; nothing where no
 whole answer came in time. Uses the standard library of Python 3.6 and later. Run with -I, so that neither
@@ -26,11 +26,11 @@ class Connection(http.client.HTTPConnection):
 
 
 def main() -> None:
-    path, target, seconds = sys.argv[1:]
+    method, path, target, seconds = sys.argv[1:]
     signal.setitimer(signal.ITIMER_REAL, float(seconds))  # ends the process, wherever it waits
     connection = Connection(path)
     headers = {"Content-Type": "application/octet-stream", "Accept": "text/plain"}
-    connection.request("POST", target, sys.stdin.buffer.read(), headers)
+    connection.request(method, target, sys.stdin.buffer.read(), headers)
     answer = connection.getresponse()
     text = answer.read(LIMIT)
     if answer.length:  # cut off, or longer: http.client says so of a read without a limit only

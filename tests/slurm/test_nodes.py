@@ -6,6 +6,7 @@ import pytest
 
 from .agent import ServedAgent
 from .lab import Lab
+from .settings import SCRIPTS
 
 pytestmark = pytest.mark.slurm
 
@@ -40,3 +41,10 @@ def test_components_of_a_heterogeneous_job_are_jobs_of_their_own(lab: Lab) -> No
     assert done.returncode == 0, done.stderr
     task = lab.task(file)
     assert task.cgroup.endswith(f"-{task.environment['GPULEASE_ID']}.slice")
+
+
+def test_slurmd_is_held_until_the_agent_grants(lab: Lab) -> None:
+    """What slurmd's unit runs first ends well with an agent, and badly on a node whose agent is not there."""
+    await_agent = (f"{SCRIPTS}/await-agent", "2")
+    assert lab.node.space.run(*await_agent).returncode == 0
+    assert lab.cluster.nodes["cpu0"].space.run(*await_agent).returncode == 1

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from .played import PlayedAgent
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("prolog", "epilog", "task-prolog", "agent.sh", "records.sh", "ask.py")
+SCRIPTS = ("prolog", "epilog", "task-prolog", "await-agent", "agent.sh", "records.sh", "ask.py")
 SHELLS = {"dash": "/usr/bin/dash", "bash": "/usr/bin/bash", "busybox": "/usr/bin/busybox"}
 # The client is a process of its own: with one shell it is as with any.
 EVERY_WAY = pytest.mark.parametrize(
@@ -97,14 +97,16 @@ class Site:
         assert old in text
         path.write_text(text.replace(old, new))
 
-    def start(self, name: str, environment: Environment, uid: int | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, environment: Environment, uid: int | None = None, arguments: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
         """Start script *name* as Slurm does: with *environment* alone, and its output a pipe.
 
         A user's, which is a task-prolog, has neither stdin nor stderr.
         """
         user = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
         return subprocess.Popen(
-            [self.scripts / name],
+            [self.scripts / name, *arguments],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -115,9 +117,11 @@ class Site:
             **user,
         )
 
-    def run(self, name: str, environment: Environment, uid: int | None = None) -> Ended:
+    def run(
+        self, name: str, environment: Environment, uid: int | None = None, arguments: Sequence[str] = ()
+    ) -> Ended:
         """The same to its end: nothing of it may be left then, neither a process nor a descriptor."""
-        with self.start(name, environment, uid) as started:
+        with self.start(name, environment, uid, arguments) as started:
             stdout, stderr = started.communicate(timeout=60)
         assert processes_of_session(started.pid) == []
         return Ended(started.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))

@@ -25,9 +25,9 @@ def test_the_scripts_are_installed_as_roots(tmp_path: Path) -> None:
         status = path.stat()
         assert (status.st_uid, status.st_gid, status.st_mode & 0o022) == (0, 0, 0)
     programs = {path.name for path in there.iterdir() if stat.S_IMODE(path.stat().st_mode) & 0o111}
-    assert programs >= {"prolog", "epilog", "task-prolog"}
-    assert not (tmp_path / "etc").exists()  # a node without the agent stays one
-    for name in SCRIPTS[:3]:
+    assert programs >= {"prolog", "epilog", "task-prolog", "await-agent"}
+    assert not (tmp_path / "etc/nodeagent").exists()  # a node without the agent stays one
+    for name in SCRIPTS[:4]:
         assert f"here=/{INSTALLED}\n" in (there / name).read_text()
 
 
