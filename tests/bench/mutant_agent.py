@@ -16,6 +16,7 @@ from nodeagent.adapters.clock import SystemClock
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.migrate import migrate
+from nodeagent.wiring import graph
 
 
 class NoLock:
@@ -56,7 +57,7 @@ def main() -> None:
     ledger = given.state_dir / wiring.LEDGER
     migrate(ledger)
     strip(ledger)
-    wiring.Ledger = MutantLedger  # type: ignore[misc, assignment]
+    graph.Ledger = MutantLedger  # type: ignore[misc, assignment]
     config = settings.Config().overridden(socket=given.socket, state_dir=given.state_dir)
     built = wiring.build(config, wiring.simulated_node("mi300x-spx", given.state_dir))
     server = ServerSettings(socket=given.socket, classify=wiring.classifier(config))

@@ -29,7 +29,7 @@ from nodeagent.ledger.engine import connect
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order
 from nodeagent.service.reconcile import Reconciler
 from nodeagent.service.watch import Watch
-from nodeagent.tiers import Node
+from nodeagent.wiring import Node
 from tests.ledger.old_schemas import LATER, REVISIONS, fill, migrations_of_next_version
 
 from .tracing import Refusal, arm, load_filter

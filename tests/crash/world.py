@@ -91,7 +91,7 @@ class World:
         machine.materialise(self._machine, self.root)
         self._make_nodes()
         self._job.mkdir()
-        stem = wiring.instance(self.state).removesuffix(".slice")
+        stem = wiring.stem(self.state)
         self.places = Places(
             cgroup2_mount(), stem, HOOK, HOOK.parent / "leases" / stem, self.state, self.root / "dev"
         )

@@ -196,7 +196,7 @@ def test_every_event_kind_is_documented(page: Read, same: Same) -> None:
 def event_kinds() -> Iterator[str]:
     """What use cases and wiring hand to ``event(…)``, directly or as *kind* through a method that does."""
     package = ROOT / "nodeagent"
-    for module in (*(package / "service").glob("*.py"), package / "wiring.py"):
+    for module in (*(package / "service").glob("*.py"), *(package / "wiring").glob("*.py")):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 kinds = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)

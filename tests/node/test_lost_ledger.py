@@ -76,7 +76,7 @@ def test_without_the_sidecar_nothing_is_granted_until_the_command_has_ended(node
     if find_mount() is None:
         pytest.skip("no cgroup2 mount: a lease without its sidecar leaves no trace")
     child, lease = running(node)
-    stem = wiring.instance(node.state_dir).removesuffix(".slice")
+    stem = wiring.stem(node.state_dir)
     lose(node)
     SidecarFiles(stem).remove(lease["id"])
     node.start(ready=False)

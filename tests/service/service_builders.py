@@ -1,4 +1,4 @@
-"""The services composed as wiring does, over a real ledger and a machine's files; and what to ask."""
+"""The services as wiring composes them, over a real ledger and a machine's files; and what to ask."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from service_world import SCRIPTED, PlannerWithMore, ScriptedEffect, TurnedClock
 
 from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
-from nodeagent.adapters.coredumps import dumps
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
@@ -29,29 +28,23 @@ from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, Lea
 from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.ledger.boot_file import BootFile
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.agent import Agent, AgentParts, Identity
+from nodeagent.service.agent import Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
-from nodeagent.service.attach import Attacher
 from nodeagent.service.baselines import Baselines
-from nodeagent.service.booking import Booker
-from nodeagent.service.changes import Changes
 from nodeagent.service.differences import Differences
-from nodeagent.service.dumps import Dumps
-from nodeagent.service.effects import Journal
-from nodeagent.service.grant import Granter
-from nodeagent.service.launch import Launcher
-from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
-from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
-from nodeagent.service.reconcile import Periods, Reconciler
-from nodeagent.service.release import Releaser
+from nodeagent.service.reconcile import Periods
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
-from nodeagent.service.uevents import Source, Uevents
-from nodeagent.slurm import Base, build_jobs
-from nodeagent.tiers import Ground, Node, build_tiers
+from nodeagent.service.uevents import Source
+from nodeagent.wiring.graph import build_agent, build_reconciler, build_uevents
+from nodeagent.wiring.jobs import build_jobs
+from nodeagent.wiring.leases import Base, build_leases
+from nodeagent.wiring.node import Node
+from nodeagent.wiring.state import BASELINES, LEDGER, NAMES
+from nodeagent.wiring.tiers import Ground, build_tiers
 
 GIB = 1 << 30
 KILL, OPEN = Release(grace_seconds=0), Closure(enabled=False)
@@ -91,131 +84,55 @@ class House:
         owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,
     ) -> None:
         self.root, self.clock, self.tree, self.spool = root, clock, tree, state / "spool"
-        self.ledger = Ledger(state / "ledger.sqlite3", clock)
+        site = {"release": KILL, "closure": OPEN, "slurm": Slurm(spool=self.spool), **(config or {})}
+        settings = Config(state=State(directory=state), **site)
         node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
-        self.baselines = Baselines(BootFile(state / "baselines", clock, Baseline.of))
+        self.ledger = Ledger(state / LEDGER, clock)
+        self.baselines = Baselines(BootFile(state / BASELINES, clock, Baseline.of))
         scanner = Scanner(
             node.tree,
             reserve_percent=1,
             include_apus=False,
             idle=self.baselines.idle,
-            names=BootFile(state / "names", clock, named),
+            names=BootFile(state / NAMES, clock, named),
         )
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned)
-        self.changes = Changes()
-        locks = self.locks = LeaseLocks()
-        self.anchors = Anchors(AnchorLimits(), clock, tree)
-        site = {"release": KILL, "closure": OPEN, "slurm": Slurm(spool=self.spool), **(config or {})}
-        settings = Config(state=State(directory=state), **site)
-        absent = HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
-        self.hook = hook or absent
+        self.anchors, self.quotas = Anchors(AnchorLimits(), clock, tree), Quotas(limits, clock, owner_of)
+        base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas)
+        self.changes, self.locks = base.changes, base.locks
+        self.hook = hook or HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
         ground = Ground(node, clock, tree, None, self.hook, self.in_use, self.baselines.idle)
-        self.tiers = build_tiers(settings, ground, self.ledger, self.survey)
+        tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
-        effects = {**self.tiers.effects, **scripted}
-        self.journal = Journal(self.ledger, effects)
-        self.releaser = Releaser(
-            self.ledger,
-            self.journal,
-            locks,
-            self.changes,
-            timeout,
-            self.survey.away,
-            self.tiers.obstacles.gather,
-        )
-        self.planner = (PlannerWithMore if effect else Planner)(
-            tree, None if tree else "none", self.tiers.means, clock
-        )
-        self.quotas = Quotas(limits, clock, owner_of)
-        booker = Booker(
-            self.ledger,
-            clock,
-            self.survey,
-            self.anchors,
-            self.quotas,
-            self.planner,
-            Placer(self.planner, shared_cu_percent=25),
-        )
+        self.tiers = replace(tiers, effects={**tiers.effects, **scripted})
+        planned = PlannerWithMore if effect else Planner
+        self.planner = planned(tree, None if tree else "none", self.tiers.means, clock)
         self.sidecar_files = SidecarFiles("gpulease_test", root=state / "run" / "leases")
         self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
-        self.granter = Granter(
-            self.ledger,
-            self.survey,
-            self.anchors,
-            booker,
+        leases = build_leases(
+            base,
+            self.tiers,
             self.planner,
-            self.journal,
-            self.releaser,
-            locks,
-            self.changes,
-            self.sidecars.keep,
+            in_use=self.in_use,
+            keep=self.sidecars.keep,
+            shared_cu_percent=25,
+            timeout_seconds=timeout,
         )
+        self.journal, self.granter, self.releaser = leases.journal, leases.granter, leases.releaser
         self.differences = Differences(self.ledger, clock, tree, None, self.hook, self.sidecars)
-        attacher = Attacher(
-            self.ledger, tree, self.planner, self.anchors, self.quotas, locks, self.changes, self.in_use
-        )
         self.jobs = build_jobs(
             settings.slurm,
-            Base(
-                ledger=self.ledger,
-                clock=clock,
-                tree=tree,
-                conf=SlurmConf(standard=(root / "etc/slurm",)),
-                survey=self.survey,
-                granter=self.granter,
-                releaser=self.releaser,
-                attacher=attacher,
-                changes=self.changes,
-                locks=locks,
-                effects=effects,
-                doubts=self.differences.strangers,
-            ),
+            base,
+            leases,
+            conf=SlurmConf(standard=(root / "etc/slurm",)),
+            effects=self.tiers.effects,
+            doubts=self.differences.strangers,
         )
-        self.uevents = (
-            Uevents(
-                source,
-                clock,
-                self.ledger,
-                self.survey,
-                self.releaser,
-                self.changes,
-                Dumps(partial(dumps, node.tree), BootFile(state / "dumps", clock, str)),
-            )
-            if source
-            else None
+        self.uevents = build_uevents(settings, node, base, leases, source) if source else None
+        self.reconciler = build_reconciler(
+            base, self.tiers, leases, self.jobs, self.differences, periods, self.uevents
         )
-        self.reconciler = Reconciler(
-            self.ledger,
-            clock,
-            self.survey,
-            self.anchors,
-            self.granter,
-            self.releaser,
-            self.changes,
-            self.differences,
-            tree,
-            periods,
-            looks={**self.tiers.looks, **self.jobs.looks},
-            uevents=self.uevents,
-        )
-        self.agent = Agent(
-            AgentParts(
-                ledger=self.ledger,
-                clock=clock,
-                survey=self.survey,
-                granter=self.granter,
-                attacher=attacher,
-                launcher=Launcher(self.ledger, tree, None, self.anchors, self.quotas, locks, self.changes),
-                releaser=self.releaser,
-                changes=self.changes,
-                identity=Identity("node", name, "0"),
-                told=self.journal.told,
-                left=self.tiers.shared_memory.view if self.tiers.shared_memory else None,
-                tiers=self.planner.tiers,
-                unready=self.jobs.readiness.why_not,
-                slurm=self.jobs.slurm,
-            )
-        )
+        self.agent = build_agent(base, self.tiers, leases, self.jobs, Identity("node", name, "0"))
 
     def in_use(self, pid: int) -> bool:
         return gpu_in_use(pid, self.root / "sys/class/kfd/kfd/proc")

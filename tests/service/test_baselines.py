@@ -15,7 +15,7 @@ from nodeagent.ledger import boot_file
 from nodeagent.ledger.boot_file import BootFile
 from nodeagent.service.baselines import IdleUse
 from nodeagent.service.sampling import Sampler, Sources
-from nodeagent.tiers import used_bytes
+from nodeagent.wiring.node import used_bytes
 
 MIB = 1 << 20
 CARD = "0000:03:00.0"

@@ -7,22 +7,17 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from nodeagent import config as settings
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.closure import OutsideCgroups
 from nodeagent.adapters.display import lit_connector
 from nodeagent.adapters.dmem import DmemController
-from nodeagent.adapters.drm import vram_used
-from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.ipc import IpcSpace
 from nodeagent.adapters.ipc_users import IpcUsers
-from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
 from nodeagent.adapters.selftest import KFD_PROBE, SelfTest
 from nodeagent.adapters.supervisor import Supervisor
-from nodeagent.adapters.sysfs import SysTree
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import Clock
 from nodeagent.ledger.ledger import Ledger
@@ -52,20 +47,11 @@ from nodeagent.service.means import Means
 from nodeagent.service.obstacles import Obstacles
 from nodeagent.service.private_ipc import PRIVATE_IPC, PrivateIpcEffect, PrivateIpcMeans
 from nodeagent.service.proof import KFD, VRAM, Idle, KfdEffect, KfdMeans, VramEffect, VramMeans
-from nodeagent.service.sampling import Sampler, Sources
+from nodeagent.service.sampling import Sampler
 from nodeagent.service.shared_memory import IPC, SharedMemory
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The sys tree that the agent works on, and what to call it."""
-
-    tree: SysTree
-    root: Path
-    machine: str
-    announced: bool = False  # whether the kernel's events are about this tree
+from nodeagent.wiring.node import Node, figures, used_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +91,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     dmem = DmemController(tree) if tree else None
     supervisor = Supervisor(
         kfd=node.root / "dev/kfd",
-        kfd_processes=node.root / "sys/class/kfd/kfd/proc",
+        kfd_processes=node.kfd_processes,
         dri=node.root / "dev/dri",
     )
     kernel = _kernel_tier(config, ground, dmem, ledger, survey)
@@ -218,21 +204,6 @@ def _ipc_stays(config: settings.Config) -> str | None:
 
 def _grace(release: settings.Release) -> Grace:
     return Grace(release.interrupt_seconds, release.grace_seconds, signal.Signals[release.on_lost])
-
-
-def figures(node: Node) -> Sources:
-    """Who uses what: from the node's own tree, so that a simulated one never shows the real one's."""
-    return Sources(
-        kfd=lambda pids: kfd_use(node.tree, pids),
-        drm=lambda pids: drm_clients(node.root / "proc", pids),
-        sdma_us=lambda pids: sdma_us(node.tree, pids),
-    )
-
-
-def used_bytes(tree: SysTree, pool: str) -> int | None:
-    """What a pool uses, whoever it is; None where the driver does not tell."""
-    used = vram_used(tree, pool)
-    return used if isinstance(used, int) else None
 
 
 def _gate_policy(config: settings.Config) -> GatePolicy:

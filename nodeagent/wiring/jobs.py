@@ -12,45 +12,20 @@ from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.slurm import job_scope
 from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.adapters.spool import SpoolFiles
-from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.gres import Gres
 from nodeagent.domain.slurm import Job
-from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.attach import Attacher
-from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Effect
 from nodeagent.service.epilog import Epilog
-from nodeagent.service.grant import Granter
 from nodeagent.service.job_cgroups import JobCgroups
 from nodeagent.service.job_leases import JobLeases
-from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import NamedCgroup
 from nodeagent.service.prolog import Prolog
 from nodeagent.service.readiness import Doubts, Readiness
-from nodeagent.service.release import Releaser
 from nodeagent.service.slurm import Slurm, SlurmParts
 from nodeagent.service.spool import Spool
-from nodeagent.service.survey import Survey
 from nodeagent.service.tasks import Tasks
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What leases of jobs are made with; *doubts* says what keeps grants of all kinds back."""
-
-    ledger: Ledger
-    clock: Clock
-    tree: CgroupTree | None
-    conf: SlurmConf
-    survey: Survey
-    granter: Granter
-    releaser: Releaser
-    attacher: Attacher
-    changes: Changes
-    locks: LeaseLocks
-    effects: Mapping[str, Effect]
-    doubts: Doubts
+from nodeagent.wiring.leases import Base, Leases
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +37,36 @@ class Jobs:
     looks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
 
-def build_jobs(config: settings.Slurm, base: Base) -> Jobs:
-    """The use cases of Slurm's scripts; where they are turned off, none of a job's."""
+def build_jobs(
+    config: settings.Slurm,
+    base: Base,
+    leases: Leases,
+    *,
+    conf: SlurmConf,
+    effects: Mapping[str, Effect],
+    doubts: Doubts,
+) -> Jobs:
+    """The use cases of Slurm's scripts; where they are turned off, none of a job's.
+
+    *doubts* says what keeps grants of all kinds back.
+    """
     if not config.enabled:
-        return Jobs(Slurm(), Readiness(base.ledger, base.doubts))
-    leases = JobLeases(base.ledger, base.releaser, base.changes)
-    epilog = Epilog(leases)
-    spool = Spool(SpoolFiles(config.spool), base.clock, leases, epilog)
-    readiness = Readiness(base.ledger, base.doubts, spool.doubts)
-    cgroups = JobCgroups(base.ledger, base.effects, base.locks)
+        return Jobs(Slurm(), Readiness(base.ledger, doubts))
+    of_jobs = JobLeases(base.ledger, leases.releaser, base.changes)
+    epilog = Epilog(of_jobs)
+    spool = Spool(SpoolFiles(config.spool), base.clock, of_jobs, epilog)
+    readiness = Readiness(base.ledger, doubts, spool.doubts)
+    cgroups = JobCgroups(base.ledger, effects, base.locks)
     prolog = Prolog(
-        leases,
+        of_jobs,
         base.survey,
-        base.granter,
-        _gres(base.conf),
+        leases.granter,
+        _gres(conf),
         _home(base.tree),
         None if config.request_from == "none" else config.request_from,
         spool.gave_up,
     )
-    tasks = Tasks(base.ledger, base.tree, leases, cgroups, base.attacher, partial(_constrained, base.conf))
+    tasks = Tasks(base.ledger, base.tree, of_jobs, cgroups, leases.attacher, partial(_constrained, conf))
     looks = {"spool": spool.look, "job cgroups": cgroups.look}
     return Jobs(Slurm(SlurmParts(prolog, epilog, tasks, readiness)), readiness, looks)
 

@@ -1,0 +1,262 @@
+"""The object graph of an agent: adapters below, use cases over them, the API on top."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from flask import Flask
+
+from nodeagent import __version__
+from nodeagent import config as settings
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.adapters.clock import SystemClock
+from nodeagent.adapters.coredumps import dumps
+from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.processes import gpu_in_use
+from nodeagent.adapters.scanner import Scanner, named
+from nodeagent.adapters.sidecar_files import SidecarFiles
+from nodeagent.adapters.slurm_conf import SlurmConf
+from nodeagent.adapters.subuids import Subuids
+from nodeagent.adapters.systemd import find_systemd
+from nodeagent.adapters.uevents import UeventSocket
+from nodeagent.api.app import ApiSettings, create_app
+from nodeagent.api.waits import WaitingRoom
+from nodeagent.domain.baseline import Baseline
+from nodeagent.domain.guarantee import Memory, Requirement
+from nodeagent.ledger.boot_file import BootFile
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.agent import Agent, AgentParts, Identity
+from nodeagent.service.anchoring import AnchorLimits, Anchors
+from nodeagent.service.baselines import Baselines, IdleUse
+from nodeagent.service.differences import Differences
+from nodeagent.service.dumps import Dumps
+from nodeagent.service.foreign import Foreign
+from nodeagent.service.ownership import Ownership
+from nodeagent.service.plan import Planner
+from nodeagent.service.quotas import QuotaLimits, Quotas
+from nodeagent.service.reconcile import Periods, Reconciler
+from nodeagent.service.sidecars import Sidecars
+from nodeagent.service.survey import Survey
+from nodeagent.service.uevents import Source, Uevents
+from nodeagent.service.upkeep import Upkeep
+from nodeagent.service.watch import Watch, WatchPolicy
+from nodeagent.wiring.callers import identifier
+from nodeagent.wiring.jobs import Jobs, build_jobs
+from nodeagent.wiring.leases import Base, Leases, build_leases
+from nodeagent.wiring.life import Life
+from nodeagent.wiring.node import Node, figures, slurm_conf, used_bytes
+from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
+from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A built agent. *start* after the last fork; *stop* leaves every lease as it is."""
+
+    agent: Agent
+    app: Flask
+    ledger: Ledger
+    reconciler: Reconciler
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
+def build(config: settings.Config, node: Node, *, clock: SystemClock | None = None) -> Built:
+    """The object graph over *node*. Opens nothing and starts no thread: see `Built.start`."""
+    clock = clock or SystemClock()
+    name = stem(config.state.directory)
+    tree, no_tree = _cgroups(f"{name}.slice")
+    systemd = find_systemd(tree.mount) if tree else None
+    hook, conf, foreign = HookFiles(name), slurm_conf(config, node), Foreign()
+    baselines = Baselines(BootFile(config.state.directory / BASELINES, clock, Baseline.of))
+    base = _base(config, node, clock, tree, conf, baselines, foreign)
+    sidecars = Sidecars(SidecarFiles(name), base.ledger, clock, tree)
+    in_use = partial(gpu_in_use, kfd_proc_root=node.kfd_processes)
+    ground = Ground(node, clock, tree, systemd, hook, in_use, baselines.idle)
+    tiers = build_tiers(config, ground, base.ledger, base.survey)
+    leases = build_leases(
+        base,
+        tiers,
+        Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory))),
+        in_use=in_use,
+        keep=sidecars.keep,
+        shared_cu_percent=config.defaults.shared_cu,
+        timeout_seconds=config.release.timeout_seconds,
+    )
+    differences = Differences(base.ledger, clock, tree, systemd, hook, sidecars)
+    jobs = build_jobs(
+        config.slurm, base, leases, conf=conf, effects=tiers.effects, doubts=differences.strangers
+    )
+    reconciler = build_reconciler(
+        base,
+        tiers,
+        leases,
+        jobs,
+        differences,
+        Periods(quarantine=config.release.retry_seconds),
+        build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
+    )
+    agent = build_agent(base, tiers, leases, jobs, Identity(socket.gethostname(), node.machine, __version__))
+    watch = _watch(config, node, base, tiers, leases, baselines, foreign)
+    life = Life(base, leases, reconciler, watch, baselines, sidecars, hook, node.machine)
+    return Built(agent, _app(config, agent, clock), base.ledger, reconciler, life.start, life.stop)
+
+
+def build_agent(base: Base, tiers: Tiers, leases: Leases, jobs: Jobs, identity: Identity) -> Agent:
+    """The façade over all use cases."""
+    return Agent(
+        AgentParts(
+            ledger=base.ledger,
+            clock=base.clock,
+            survey=base.survey,
+            granter=leases.granter,
+            attacher=leases.attacher,
+            launcher=leases.launcher,
+            releaser=leases.releaser,
+            changes=base.changes,
+            identity=identity,
+            told=leases.journal.told,
+            left=tiers.shared_memory.view if tiers.shared_memory else None,
+            tiers=leases.planner.tiers,
+            unready=jobs.readiness.why_not,
+            slurm=jobs.slurm,
+        )
+    )
+
+
+def build_reconciler(
+    base: Base,
+    tiers: Tiers,
+    leases: Leases,
+    jobs: Jobs,
+    differences: Differences,
+    periods: Periods,
+    uevents: Uevents | None,
+) -> Reconciler:
+    """What compares ledger and reality, tiers' and jobs' own looks included."""
+    return Reconciler(
+        base.ledger,
+        base.clock,
+        base.survey,
+        base.anchors,
+        leases.granter,
+        leases.releaser,
+        base.changes,
+        differences,
+        base.tree,
+        periods,
+        looks={**tiers.looks, **jobs.looks},
+        uevents=uevents,
+    )
+
+
+def build_uevents(config: settings.Config, node: Node, base: Base, leases: Leases, source: Source) -> Uevents:
+    """What listens to the kernel's events from *source*, and looks for the dumps of those it did not hear."""
+    kept = BootFile(config.state.directory / DUMPS, base.clock, str)
+    return Uevents(
+        source,
+        base.clock,
+        base.ledger,
+        base.survey,
+        leases.releaser,
+        base.changes,
+        Dumps(partial(dumps, node.tree), kept),
+    )
+
+
+def _base(
+    config: settings.Config,
+    node: Node,
+    clock: SystemClock,
+    tree: CgroupTree | None,
+    conf: SlurmConf,
+    baselines: Baselines,
+    foreign: Foreign,
+) -> Base:
+    ledger = Ledger(config.state.directory / LEDGER, clock)
+    scanner = Scanner(
+        node.tree,
+        reserve_percent=config.devices.reserve_percent,
+        include_apus=config.devices.include_apus,
+        idle=baselines.idle,
+        names=BootFile(config.state.directory / NAMES, clock, named),
+    )
+    owned = Ownership(conf, config.devices.owner).of
+    return Base(
+        ledger,
+        clock,
+        tree,
+        Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, owned),
+        Anchors(_anchor_limits(config), clock, tree),
+        Quotas(_quota_limits(config), clock, Subuids().owner),
+    )
+
+
+def _watch(
+    config: settings.Config,
+    node: Node,
+    base: Base,
+    tiers: Tiers,
+    leases: Leases,
+    baselines: Baselines,
+    foreign: Foreign,
+) -> Watch:
+    upkeep = Upkeep(base.ledger, base.clock, base.locks, tiers.kept)
+    idle_use = IdleUse(base.ledger, base.survey, baselines, partial(used_bytes, node.tree))
+    return Watch(
+        base.ledger,
+        base.clock,
+        base.survey,
+        leases.releaser,
+        base.changes,
+        base.tree,
+        tiers.dmem,
+        figures(node),
+        foreign,
+        _watch_policy(config),
+        [upkeep, idle_use],
+    )
+
+
+def _app(config: settings.Config, agent: Agent, clock: SystemClock) -> Flask:
+    return create_app(
+        agent,
+        identifier(settings.gid_of(config.server.admin_group)),
+        ApiSettings(
+            clock,
+            __version__,
+            leases_open=config.privacy.leases == "open",
+            waiting=WaitingRoom(owner_of=Subuids().owner),
+        ),
+    )
+
+
+def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
+    """The instance's cgroup subtree, or why there can be none."""
+    mount = find_mount()
+    if mount is None:
+        return None, "no cgroup2 mount: leases are held by process"
+    tree = CgroupTree(mount, name)
+    why = tree.writable()
+    return (tree, None) if why is None else (None, f"{why}: leases are held by process")
+
+
+def _watch_policy(config: settings.Config) -> WatchPolicy:
+    watch = config.watch
+    return WatchPolicy(
+        watch.seconds, watch.on_overuse == "kill", watch.tolerance_percent, watch.stalled_seconds
+    )
+
+
+def _anchor_limits(config: settings.Config) -> AnchorLimits:
+    defaults = config.defaults
+    return AnchorLimits(defaults.ttl_seconds, defaults.max_ttl_seconds, defaults.start_seconds)
+
+
+def _quota_limits(config: settings.Config) -> QuotaLimits:
+    limits = config.limits
+    return QuotaLimits(limits.live_leases, limits.queued_leases, limits.grants_per_second)

@@ -1,0 +1,78 @@
+"""Builds the use cases of a lease's life: booked, granted, entered, launched in, released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.domain.clock import Clock
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.anchoring import Anchors
+from nodeagent.service.attach import Attacher
+from nodeagent.service.booking import Booker
+from nodeagent.service.changes import Changes
+from nodeagent.service.effects import Journal
+from nodeagent.service.grant import Granter
+from nodeagent.service.launch import Launcher
+from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.placing import Placer
+from nodeagent.service.plan import Planner
+from nodeagent.service.quotas import Quotas
+from nodeagent.service.release import Releaser
+from nodeagent.service.survey import Survey
+from nodeagent.wiring.tiers import Tiers
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What nearly every use case is built with; *tree* is None where no cgroups can be made."""
+
+    ledger: Ledger
+    clock: Clock
+    tree: CgroupTree | None
+    survey: Survey
+    anchors: Anchors
+    quotas: Quotas
+    changes: Changes = field(default_factory=Changes)
+    locks: LeaseLocks = field(default_factory=LeaseLocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """The use cases, and the *journal* of what they do to the node."""
+
+    journal: Journal
+    planner: Planner
+    granter: Granter
+    attacher: Attacher
+    launcher: Launcher
+    releaser: Releaser
+
+
+def build_leases(
+    base: Base,
+    tiers: Tiers,
+    planner: Planner,
+    *,
+    in_use: Callable[[int], bool],
+    keep: Callable[[int], None],
+    shared_cu_percent: float,
+    timeout_seconds: float,
+) -> Leases:
+    """The use cases over *tiers*. *in_use*: whether a process has a GPU open; *keep*: a lease's sidecar."""
+    ledger, tree, survey, locks, changes = base.ledger, base.tree, base.survey, base.locks, base.changes
+    anchors, quotas = base.anchors, base.quotas
+    entered = tiers.shared_memory.census.enter if tiers.shared_memory else lambda lease, pid: None
+    journal = Journal(ledger, tiers.effects)
+    placer = Placer(planner, shared_cu_percent)
+    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer)
+    releaser = Releaser(ledger, journal, locks, changes, timeout_seconds, survey.away, tiers.obstacles.gather)
+    return Leases(
+        journal,
+        planner,
+        Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes, keep),
+        Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, keep),
+        Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered, keep),
+        releaser,
+    )

@@ -1,0 +1,61 @@
+"""How a built agent begins, and how it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeagent import __version__
+from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.service.baselines import Baselines
+from nodeagent.service.reconcile import Reconciler
+from nodeagent.service.sidecars import Sidecars
+from nodeagent.service.watch import Watch
+from nodeagent.wiring.leases import Base, Leases
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The start and the stop of what was built."""
+
+    base: Base
+    leases: Leases
+    reconciler: Reconciler
+    watch: Watch
+    baselines: Baselines
+    sidecars: Sidecars
+    hook: HookFiles
+    machine: str
+
+    def start(self) -> None:
+        """Recover what an earlier process left, and begin to look."""
+        if self._open():
+            self.reconciler.recover()
+            self.baselines.recall()
+            self.base.survey.rescan()
+            self.watch.guarded_look()
+            self.reconciler.run_once()
+        self.base.changes.listen(self.reconciler.wake)
+        self.reconciler.start()
+        self.watch.start()
+
+    def stop(self) -> None:
+        """End the threads; every lease stays as it is."""
+        self.watch.stop()
+        self.reconciler.stop()
+        self.leases.releaser.close()
+        self.base.ledger.close()
+        self.sidecars.leave()
+        self.hook.leave()
+        if self.base.tree is not None:
+            self.base.tree.leave()
+
+    def _open(self) -> bool:
+        """Open the ledger, with ids above whatever is left of a lost one; whether it can be written."""
+        ledger, tree = self.base.ledger, self.base.tree
+        cgroups = tree.lease_ids() | tree.nested().keys() if tree else frozenset()
+        ledger.open(floor=max(cgroups | self.sidecars.leases(), default=0))
+        writable = ledger.health().writable
+        if writable:
+            with ledger.write(release=True) as tx:
+                tx.event("started", uid=None, data={"version": __version__, "machine": self.machine})
+        return writable
