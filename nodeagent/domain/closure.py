@@ -20,7 +20,7 @@ _SLURM = "/system.slice/*slurmstepd.scope"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where live leases are outside the instances' subtrees. *limited*: the cgroup is a lease's own.
+    """Where live leases are. *limited*: the cgroup is a lease's own, with limits of its own on *leased*.
 
     Elsewhere (a job that its leases are nested in, what was adopted) all that runs there shares *leased*.
     """
@@ -50,6 +50,7 @@ class _Walk:
         exempt: Sequence[str],
     ) -> None:
         self._children, self._whole, self._places, self._regions = children, whole, places, regions
+        self._below = _below(places)
         self._exempt = {path for pattern in exempt for path in self._expand(pattern)}
         self._slurm = set(self._expand(_SLURM))
         self.caps: dict[str, Bytes] = {}
@@ -80,9 +81,24 @@ class _Walk:
         """Whether *path* leads to what has no limit to add up: Slurm's parents, or exempt ones."""
         return any(f"{one}/".startswith(f"{path}/") for one in self._exempt | self._slurm)
 
+    def leases(self) -> None:
+        """Hold each lease at nothing of what it was not granted, but for what leases nested in it hold."""
+        for path, place in sorted(self._places.items()):
+            nested = self._nested(path)
+            others = {region: nested[region] for region in self._regions if region not in place.leased}
+            if place.limited and others:
+                self.caps[path] = others
+                parent = path.rpartition("/")[0] or "/"
+                self.inner += [] if parent in self.inner else [parent]
+
     def _leased(self, path: str) -> Bytes:
-        at = [p.leased for where, p in self._places.items() if where == path or where.startswith(f"{path}/")]
-        return {region: sum(leased.get(region, 0) for leased in at) for region in self._regions}
+        here = self._places.get(path)
+        nested = self._nested(path)
+        return {region: nested[region] + (here.leased.get(region, 0) if here else 0) for region in nested}
+
+    def _nested(self, path: str) -> Bytes:
+        below = self._below.get(path, {})
+        return {region: below.get(region, 0) for region in self._regions}
 
     def _expand(self, pattern: str) -> Iterator[str]:
         """The existing cgroups that *pattern* names, each ``*`` being within one name."""
@@ -92,6 +108,17 @@ class _Walk:
         return iter(found)
 
 
+def _below(places: Mapping[str, Place]) -> dict[str, dict[str, int]]:
+    """What leases hold below each cgroup that they are below of."""
+    sums: dict[str, dict[str, int]] = {}
+    for path, place in places.items():
+        while path := path.rpartition("/")[0]:
+            at = sums.setdefault(path, {})
+            for region, held in place.leased.items():
+                at[region] = at.get(region, 0) + held
+    return sums
+
+
 def close(
     children: Callable[[str], Sequence[str]],
     whole: Callable[[str], bool],
@@ -99,7 +126,9 @@ def close(
     regions: Sequence[str],
     exempt: Sequence[str] = (),
 ) -> Closure:
-    """What to hold every cgroup outside leases at, for *regions*: nothing, or what leases in it hold.
+    """What to hold every cgroup at, for *regions*: nothing, or what leases in it hold.
+
+    A lease's own cgroup has its limits from its grant; here it is held to nothing of all other regions.
 
     *children* gives the names below a cgroup. *whole*: whether a cgroup can only be held as one, for
     processes run in it beside its children, or another user may write its children's limits. *places* are
@@ -107,6 +136,7 @@ def close(
     """
     walk = _Walk(children, whole, places, regions, exempt)
     walk.walk("/")
+    walk.leases()
     return Closure(walk.caps, tuple(walk.inner))
 
 

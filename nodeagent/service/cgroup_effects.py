@@ -165,8 +165,26 @@ class Assurance(Protocol):
     def why_not(self, regions: Iterable[str]) -> str | None:
         """Why limits of *regions* do not hold against everybody; None: they do."""
 
+    def closed(self) -> frozenset[str]:
+        """The regions of which nothing is to be had but by a lease of them."""
+
     def nested(self) -> None:
         """A lease began below a cgroup that the closure holds: what it holds there has changed."""
+
+
+def close_others(
+    dmem: DmemController, ref: CgroupRef, regions: Iterable[str], assurance: Assurance | None
+) -> None:
+    """Give the lease's cgroup nothing of the closed regions that are not among its own.
+
+    Else it would be the one place from which all other GPUs can be had. The closure keeps this up, and lets
+    leases that are nested in it through.
+    """
+    others = assurance.closed().difference(regions) if assurance else frozenset()
+    held = dmem.limits(ref) if others else {}
+    for region in sorted(others):
+        if held.get(region) is None:
+            dmem.cap(ref, region, 0)
 
 
 class DmemEffect:
@@ -187,6 +205,7 @@ class DmemEffect:
             self._dmem.enable(ref.path)
             for region, limit_bytes in arguments["regions"].items():
                 self._dmem.limit(ref, region, int(limit_bytes))
+            close_others(self._dmem, ref, arguments["regions"], self._assurance)
         if arguments["parent"] is not None and self._assurance is not None:
             self._assurance.nested()
         return where

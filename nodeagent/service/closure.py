@@ -25,7 +25,7 @@ UNSEEN = "nothing outside leases was closed yet"
 
 
 class Closing:
-    """Closes regions outside leases, and says of each whether it is closed."""
+    """Closes regions outside leases, and to leases of others, and says of each whether it is closed."""
 
     def __init__(
         self,
@@ -49,6 +49,10 @@ class Closing:
         if region not in self._regions:
             return UNSEEN
         return self._open.get(region)
+
+    def regions(self) -> tuple[str, ...]:
+        """Those that were to be closed at the last look."""
+        return self._regions
 
     def look(self, regions: Sequence[str]) -> None:
         """Close *regions*, and those that were closed before this start, and tell of what was changed."""
@@ -106,7 +110,7 @@ class Closing:
         log.info("the closure changed", broken=broken, mended=mended, restored=restored)
 
     def _places(self) -> dict[str, Place]:
-        """Where live leases are outside the instances' own subtrees, with what they hold there."""
+        """Where live leases are, with what they hold there."""
         inventory = self._survey.found()
         places: dict[str, Place] = {}
         live = self._ledger.live()
@@ -124,9 +128,11 @@ class Closing:
         found: list[tuple[str, bool]] = []
         for record in journal:
             told = record.arguments
-            if record.kind == CGROUP and told["parent"] is not None:
+            if record.kind == CGROUP:
                 own = (record.evidence or {}).get("path")
-                if shared:
+                if own is not None and told["parent"] is None:
+                    found.append((str(own), True))
+                elif shared:
                     found.append((str(told["parent"]), False))
                 elif ref := find(self._tree, told):
                     found.append((ref.path, True))

@@ -20,6 +20,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import (
     CGROUP,
     Assurance,
+    close_others,
     find,
     found,
     populated,
@@ -196,6 +197,7 @@ class JobDmemEffect(Effect):
         for region, limit_bytes in arguments["regions"].items():
             if not keeps_job(held.get(region), int(limit_bytes)):
                 self._dmem.limit(ref, region, int(limit_bytes))
+        close_others(self._dmem, ref, arguments["regions"], self._assurance)
         if self._assurance is not None:
             self._assurance.nested()
         return where

@@ -68,6 +68,10 @@ class KernelTier:
         """Of each region that the kernel lists, why its limits do not hold; None: they do."""
         return {region: self.why_not([region]) for region in self._dmem.capacity()}
 
+    def closed(self) -> frozenset[str]:
+        """The regions of which nothing is to be had but by a lease of them."""
+        return frozenset(self._closing.regions())
+
     def nested(self) -> None:
         """A lease began in a job or a service: let it through to what it holds, and all else not."""
         if self._enabled:

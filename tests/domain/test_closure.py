@@ -56,7 +56,26 @@ def test_a_nested_lease_is_let_through_and_all_beside_it_is_closed() -> None:
         "/system.slice/cron.service": NOTHING,
         "/system.slice/x.service": {A: 5, B: 0},
         "/system.slice/x.service/worker": NOTHING,
+        "/system.slice/x.service/gpulease-7.slice": {B: 0},
     }
+
+
+def test_a_lease_gets_nothing_of_what_it_was_not_granted() -> None:
+    """Wherever it lies: else it were the one place from which every other GPU can be had."""
+    own = "/gpulease.slice/gpulease-1.slice"
+    closure = closed({own: Place({A: 5}, limited=True)})
+    assert closure.caps[own] == {B: 0}
+    assert closure.inner == ("/gpulease.slice",)
+    assert own not in closed({own: Place({A: 5, B: 1}, limited=True)}).caps
+
+
+def test_a_lease_nested_in_a_lease_is_let_through() -> None:
+    """The outer one gets of the inner one's device what that holds, and of its own what it has."""
+    outer, inner = "/gpulease.slice/gpulease-1.slice", "/gpulease.slice/gpulease-1.slice/gpulease-2.slice"
+    closure = closed({outer: Place({A: 5}, limited=True), inner: Place({B: 3}, limited=True)})
+    assert closure.caps[outer] == {B: 3}
+    assert closure.caps[inner] == {A: 0}
+    assert list(closure.caps).index(outer) < list(closure.caps).index(inner)
 
 
 def test_a_job_that_runs_beside_its_lease_is_held_as_one() -> None:

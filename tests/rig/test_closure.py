@@ -64,6 +64,21 @@ def test_who_moves_out_gets_no_more(rig, wired: Wired, eventually) -> None:
 
 
 @pytest.mark.way_out(
+    "ROCR_VISIBLE_DEVICES undone, to use a GPU that is not leased", tier="kernel", outcome="no memory there"
+)
+def test_who_has_a_lease_gets_nothing_of_other_gpus(rig, wired: Wired) -> None:
+    """Not from the lease's cgroup either, which has limits of its own GPUs only; a neighbour goes on."""
+    lease, neighbour = wired.grant(GIB), wired.grant(GIB, GIB)
+    own = set(wired.regions(lease))
+    for gpu in rig.gpus:
+        holder = rig.holder(gpu, path_of(lease))
+        assert holder.do("alloc 4096") == ("ok" if gpu.region in own else "ENOMEM")
+    for gpu in rig.gpus:
+        if gpu.region in wired.regions(neighbour):
+            assert rig.holder(gpu, path_of(neighbour)).do("alloc 64M") == "ok"
+
+
+@pytest.mark.way_out(
     "root raises a limit outside, or a new top-level cgroup appears",
     tier="kernel",
     outcome="closed again at the next look, and told; until then it can allocate",

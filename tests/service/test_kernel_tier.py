@@ -46,6 +46,9 @@ class Dmem:
     def limit(self, ref: CgroupRef, region: str, limit_bytes: int) -> None:
         self.held.setdefault(ref.path, {})[region] = limit_bytes
 
+    def cap(self, ref: CgroupRef, region: str, limit_bytes: int | None) -> None:
+        self.held.setdefault(ref.path, {})[region] = limit_bytes
+
     def limits(self, ref: CgroupRef) -> Mapping[str, int | None]:
         return self.held.get(ref.path, {})
 
@@ -250,6 +253,31 @@ def test_the_evidence_says_kernel_only_where_the_tier_holds(world: World, plain_
     assert "holds" not in effect.verify(arguments, evidence)
     world.tier.look()
     assert effect.verify(arguments, evidence)["holds"] == {"memory": "kernel"}
+
+
+def test_a_lease_gets_nothing_of_other_closed_regions(world: World, plain_tree: CgroupTree) -> None:
+    """From its start, before anyone enters; what a nested lease was let through to meanwhile stays."""
+    _, other = world.dmem.regions
+    effect = DmemEffect(plain_tree, world.dmem, world.tier)
+    arguments = {"lease": 7, "parent": None, "regions": {world.region: GIB}}
+    effect.apply(arguments)
+    assert world.dmem.held[LEASE] == {world.region: GIB}
+    world.tier.look()
+    effect.apply(arguments)
+    assert world.dmem.held[LEASE] == {world.region: GIB, other: 0}
+    world.dmem.held[LEASE][other] = 2 * GIB
+    effect.apply(arguments)
+    assert world.dmem.held[LEASE][other] == 2 * GIB
+
+
+def test_the_look_holds_a_leases_other_regions(home: House, tree: CgroupTree) -> None:
+    """A region that was closed after the grant is closed to the lease, too; its own limits are left."""
+    lease = home.grant(vram_bytes=GIB)
+    world = World(home, tree)
+    world.tier.look()
+    assert world.outside.caps[str(lease.cgroup)] == {
+        region: 0 for region in world.dmem.regions if region != world.region
+    }
 
 
 def test_a_shared_lease_is_verified_at_its_job(world: World, plain_tree: CgroupTree) -> None:
