@@ -79,6 +79,7 @@ class ServiceMachine(RuleBasedStateMachine):
         shutil.copy(self.migrated, self.state / "ledger.sqlite3")
         self.clock, self.effect = TurnedClock(), ScriptedEffect()
         self.known: dict[int, Known] = {}
+        self.past: set[tuple[int, str]] = set()  # leases with slices of a device's earlier epoch
         self.highest = 0
         self.build()
 
@@ -273,7 +274,12 @@ class ServiceMachine(RuleBasedStateMachine):
             return
         check_sound(self.house.ledger.held(), self.house)
         for device in self.house.agent.inventory().devices:
-            taken = [part for known in self.known.values() for part in known.held if part[0] == device.key]
+            taken = [
+                part
+                for lease_id, known in self.known.items()
+                for part in known.held
+                if part[0] == device.key and (lease_id, device.key) not in self.past
+            ]
             free = self.house.agent.free(device.key)
             assert set(free.cus) == set(range(device.cus)) - {cu for part in taken for cu in part[1]}
             assert free.queue_slots == device.queue_slots - sum(part[3] for part in taken)

@@ -101,6 +101,9 @@ class DeviceMachine(ServiceMachine):
         file = self.root / "sys/bus/pci/devices" / self.places[key][1] / "current_memory_partition"
         file.write_text("NPS1\n" if file.exists() and file.read_text() == "NPS4\n" else "NPS4\n")
         before = self.house.agent.device(key).epoch
+        self.past |= {
+            (i, key) for i, known in self.known.items() if any(part[0] == key for part in known.held)
+        }
         self.changed()
         self.lose_leases(key, gone=False)
         assert self.house.agent.device(key).epoch == before + 1
