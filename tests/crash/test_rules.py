@@ -201,6 +201,17 @@ def test_a_release_without_an_answer_may_go_either_way(holder: Holder, left: Led
     assert not given.promises[7].may_end or given.promises[7].ended
 
 
+def test_who_got_in_holds_an_overdue_lease(holder: Holder) -> None:
+    """An attach whose agent died after the move: the ledger knows of nobody, and the lease lives on."""
+    place = holder.cgroup()
+    row = replace(LEASE, cgroup=place, deadline_ns=NOW, armed=False)
+    entered = word(holder, anchor="cgroup", cgroup=place, attaching=True)
+    assert list(entered.check(ledger(row), Memory(), NOW)) == []
+    outside_it = word(holder, anchor="cgroup", attaching=True)
+    (told,) = outside_it.check(ledger(replace(row, cgroup="/x-7.slice")), Memory(), NOW)
+    assert told == "lost: lease 7 had ended, and is active"
+
+
 def test_a_lost_ledger_may_lose_what_had_no_right_to_live_on(holder: Holder) -> None:
     """What has to live comes back; what was being ended may be gone, and what had ended is forgotten."""
     given = word(holder)

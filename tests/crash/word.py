@@ -208,6 +208,7 @@ class Word:
         holder = promise.holder
         if promise.attaching or promise.renewing:
             promise.deadlines = {row.deadline_ns}  # either way is well: its agent died before it answered
+        promise.settle_attach(row)  # who got in before that death holds the lease, whatever its deadline
         if row.state == "released":
             if not promise.must_end(now_ns) and not promise.may_end_at(now_ns):
                 yield f"lost: lease {promise.id} was granted, and is released"
@@ -219,7 +220,6 @@ class Word:
         else:
             if promise.ending and not holder.alive():
                 holder.ended = True  # by a release of which the ledger knows nothing any more
-            promise.settle_attach(row)
             yield from self._unchanged(promise, row)
             promise.settled_as(row)
 
