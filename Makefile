@@ -63,6 +63,7 @@ test-rocm: setup ## real ROCm on a fake kernel driver, under leases; the accepta
 
 slurm:
 	@.ci/install curl iproute2 libslurm-dev munge slurm-wlm slurm-wlm-basic-plugins || echo "the tests with a real Slurm are left out"
+	@.ci/install charliecloud crun musl-tools podman || echo "the tests of containers in jobs are left out"
 
 test-slurm: setup slurm ## jobs of a real Slurm: munge, slurmctld and two slurmd in namespaces of their own
 	@.ci/test tests/slurm $(TESTS)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.fakekfd.fuse_kfd import usable
 
 from .agent import ServedAgent, served_agent
-from .cluster import missing, running_cluster
+from .cluster import Cluster, missing, running_cluster
 from .lab import Lab
 from .node import running_fake
 from .settings import GPU1
+from .space import ROOT
+
+PLUGIN = "/usr/libexec/nodeagent/slurm/gpulease.so"
 
 
 @pytest.fixture(scope="session")
@@ -61,3 +66,21 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
     left = shared_lab.leftovers()
     cluster.resume()
     assert left == []
+
+
+@pytest.fixture
+def plugged(lab: Lab, fake: ServedAgent, tmp_path: Path) -> Iterator[Cluster]:
+    """The cluster with the plugin, as the Makefile installs it; leases on gpu1 have the hook."""
+    if not Path("/usr/include/slurm/spank.h").exists():
+        pytest.skip("needs Slurm's headers: make test-slurm installs libslurm-dev")
+    words = ("make", "-C", str(ROOT), "install-spank", f"DESTDIR={tmp_path}")
+    subprocess.run(words, check=True, capture_output=True)
+    etc = lab.cluster.head.root / "etc"
+    target = lab.cluster.head.root / PLUGIN.lstrip("/")
+    target.write_bytes((tmp_path / PLUGIN.lstrip("/")).read_bytes())
+    (etc / "gpulease").mkdir(exist_ok=True)
+    (etc / "ld.so.preload").touch()
+    (etc / "slurm/plugstack.conf").write_text(f"required {PLUGIN}\n")
+    yield lab.cluster
+    for path in (etc / "slurm/plugstack.conf", etc / "ld.so.preload", target):
+        path.unlink()

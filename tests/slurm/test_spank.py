@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +11,8 @@ from .agent import ServedAgent
 from .cluster import Cluster
 from .lab import Lab
 from .settings import USERS
-from .space import ROOT
 
 pytestmark = pytest.mark.slurm
-PLUGIN = "/usr/libexec/nodeagent/slurm/gpulease.so"
 # Prints whether this very program has the hook, and whose limits it would find.
 LOOK = "grep -c /libgpulease /proc/self/maps; stat -c %U /etc/gpulease/limits; cat /etc/ld.so.preload"
 
@@ -25,21 +21,9 @@ SHARD = ("--partition=pair", "--nodelist=gpu1", "--gres=shard:1")
 
 
 @pytest.fixture
-def cluster(lab: Lab, fake: ServedAgent, tmp_path: Path) -> Iterator[Cluster]:
-    """The cluster with the plugin, as the Makefile installs it; leases on gpu1 have the hook."""
-    if not Path("/usr/include/slurm/spank.h").exists():
-        pytest.skip("needs Slurm's headers: make test-slurm installs libslurm-dev")
-    words = ("make", "-C", str(ROOT), "install-spank", f"DESTDIR={tmp_path}")
-    subprocess.run(words, check=True, capture_output=True)
-    etc = lab.cluster.head.root / "etc"
-    target = lab.cluster.head.root / PLUGIN.lstrip("/")
-    target.write_bytes((tmp_path / PLUGIN.lstrip("/")).read_bytes())
-    (etc / "gpulease").mkdir(exist_ok=True)
-    (etc / "ld.so.preload").touch()
-    (etc / "slurm/plugstack.conf").write_text(f"required {PLUGIN}\n")
-    yield lab.cluster
-    for path in (etc / "slurm/plugstack.conf", etc / "ld.so.preload", target):
-        path.unlink()
+def cluster(plugged: Cluster) -> Cluster:
+    """Each of these tests has the plugin."""
+    return plugged
 
 
 @pytest.mark.way_out(
