@@ -183,13 +183,22 @@ def _scheduling(site: Site) -> Iterator[Finding]:
         yield _fail(
             "SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ: which GPU gives how many shards is not told"
         )
-    tres = site.words("AccountingStorageTRES")
-    missing = {"gres/gpu", "gres/shard"} - tres
-    yield _lacks("AccountingStorageTRES", missing, Level.WARN, "what jobs use is not accounted")
+    yield from _accounting(site)
     missing = {NO_HOLD} - site.words("SchedulerParameters")
     yield _lacks(
         "SchedulerParameters", missing, Level.WARN, "a node's fault holds jobs until an operator comes"
     )
+
+
+def _accounting(site: Site) -> Iterator[Finding]:
+    """Only the database knows TRES: slurmctld 22.05 ends at its start where they are named without one."""
+    words = site.words("AccountingStorageTRES")
+    if (site.value("AccountingStorageType") or "").lower().endswith("slurmdbd"):
+        missing = {"gres/gpu", "gres/shard"} - words
+        yield _lacks("AccountingStorageTRES", missing, Level.WARN, "what jobs use is not accounted")
+    elif named := sorted(word for word in words if word.startswith("gres/")):
+        why = "slurmctld does not start with it, but for AccountingStorageType=accounting_storage/slurmdbd"
+        yield _fail("AccountingStorageTRES", f"remove {','.join(named)}: {why}")
 
 
 def _lacks(key: str, missing: Iterable[str], level: Level, why: str) -> Finding:

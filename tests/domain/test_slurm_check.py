@@ -12,6 +12,9 @@ from nodeagent.domain.slurm_check import Finding, Level, Site, check
 from nodeagent.domain.slurm_lines import Line, line, logical
 from nodeagent.domain.slurm_setup import SCRIPTS, cgroup_conf, gres_conf, set_up, slurm_conf
 
+TRES = "AccountingStorageTRES=gres/gpu,gres/shard"
+DATABASE = "AccountingStorageType=accounting_storage/slurmdbd"
+
 
 def lines(name: str, text: str) -> tuple[Line, ...]:
     return tuple(line(f"{name}:{number}", content) for number, content in logical(text))
@@ -92,7 +95,8 @@ def test_what_is_printed_is_well(site_of) -> None:
             "SelectTypeParameters",
             "which GPU gives how many",
         ),
-        ("gres/gpu,gres/shard", "gres/gpu", Level.WARN, "AccountingStorageTRES", "add gres/shard"),
+        (f"#   {TRES}", f"{DATABASE}\n{TRES[:-11]}", Level.WARN, "AccountingStorageTRES", "add gres/shard"),
+        (f"#   {TRES}", TRES, Level.FAIL, "AccountingStorageTRES", "remove gres/gpu,gres/shard: slurmctld"),
         ("nohold_on_prolog_fail", "defer", Level.WARN, "SchedulerParameters", "add nohold_on_prolog_fail"),
         ("PrologFlags=Alloc", "PrologFlags=NoHold", Level.WARN, "PrologFlags", "add Alloc"),
         ("PrologFlags=Alloc", "PrologFlags=Alloc,Serial", Level.WARN, "PrologFlags", "remove Serial"),
@@ -108,6 +112,11 @@ def test_what_is_amiss_is_named_with_its_fix(site_of, old, new, level, what, why
     found = [one for one in bad(site_of((old, new))) if one.what == what]
     assert [one.level for one in found][:1] == [level]
     assert why in found[0].why
+
+
+def test_what_the_database_counts_is_complete(site_of) -> None:
+    """A site with slurmdbd takes the printed line as it is."""
+    assert bad(site_of((f"#   {TRES}", f"{DATABASE}\n{TRES}"))) == []
 
 
 def test_prolog_of_contain_is_as_good(site_of) -> None:
