@@ -66,7 +66,14 @@ def read_by_slurmd(name: str, place: Path, *words: str) -> list[tuple[str, ...]]
     return [(*found[:3], found[3].rpartition("/")[2]) for found in GRES.findall(said)]
 
 
-@pytest.mark.parametrize("name", machine.names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        # slurmd takes its time over 63 partitions.
+        pytest.param(name, marks=[pytest.mark.slow] if name == "mi300x-cpx" else [])
+        for name in machine.names()
+    ],
+)
 def test_slurmd_accepts_what_is_printed(name: str, tmp_path: Path) -> None:
     """Each GPU of the machine, with its shards, in the order of the files; no error and no warning."""
     records = read_by_slurmd(name, tmp_path)

@@ -10,7 +10,7 @@ from .lab import Lab
 from .troubles import TROUBLES
 
 pytestmark = pytest.mark.slurm
-SHORT = ("stopped", "hung")  # the others are of the same kind
+SHORT = ("stopped",)  # the others take longer, and are of the same kind
 
 
 @pytest.fixture(
