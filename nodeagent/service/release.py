@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import structlog
@@ -15,15 +14,11 @@ from nodeagent.domain.lease import ENDED, Lease, LeaseState, SliceState
 from nodeagent.domain.records import EffectRecord, Json
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
+from nodeagent.service.cleaners import TURN_SECONDS, Cleaners
 from nodeagent.service.effects import Journal, Pending, Undoing, record
 from nodeagent.service.locks import LeaseLocks
 
 log = structlog.get_logger()
-
-CLEANERS = 8
-# How long a cleaner stays with one lease before the others have their turn: one user's leases that are not
-# proved clean must not hold up everybody's.
-TURN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +27,6 @@ class _Step:
 
     at: int | None
     deadline: float
-
-
-_Work = Callable[[int], bool]  # whether the lease needs another turn
 
 
 class Releaser:
@@ -60,16 +52,12 @@ class Releaser:
         self._timeout = timeout_seconds
         self._away = away
         self._obstacles = obstacles
-        self._guard = threading.Lock()
-        self._running: dict[int, Future[None]] = {}
         self._steps: dict[int, _Step] = {}  # by lease: what its proof waits for
-        self._closed = False
-        self._pool = ThreadPoolExecutor(CLEANERS, thread_name_prefix="cleaner")
+        self._cleaners = Cleaners(changes.announce)
 
     def close(self) -> None:
         """Take no more work; what is unfinished is taken up again at the next start."""
-        self._closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._cleaners.close()
 
     def end(self, lease_id: int, *, uid: int | None, reason: str, kind: str = "releasing") -> None:
         """Begin to release *lease_id*, and clean in the background. Ending an ended lease changes nothing."""
@@ -95,11 +83,11 @@ class Releaser:
 
     def clean(self, lease_id: int) -> Future[None]:
         """Clean a releasing lease in the background, once at a time."""
-        return self._submit(lease_id, self._clean)
+        return self._cleaners.submit(lease_id, self._clean)
 
     def retry(self, lease_id: int) -> Future[None]:
         """Look again whether a quarantined lease is clean by now."""
-        return self._submit(lease_id, self._retry)
+        return self._cleaners.submit(lease_id, self._retry)
 
     def force(self, lease_id: int, *, uid: int) -> None:
         """Free the quarantined slices of *lease_id* without proof, on the word of *uid*.
@@ -136,32 +124,6 @@ class Releaser:
                 tx.move_slices(lease_id, SliceState.CLEANING)
                 tx.event(kind, uid=uid, lease=lease_id, reason=reason)
             return True
-
-    def _submit(self, lease_id: int, work: _Work) -> Future[None]:
-        with self._guard:
-            running = self._running.get(lease_id)
-            if running is not None and not running.done():
-                return running
-            future = self._pool.submit(self._run, work, lease_id)
-            self._running[lease_id] = future
-            return future
-
-    def _run(self, work: _Work, lease_id: int) -> None:
-        again = False
-        try:
-            again = work(lease_id)
-        except Exception as fault:
-            # The reconciler comes back to every lease that is still releasing, after a restart too.
-            if not self._closed:
-                log.error("cleaning failed", lease=lease_id, why=str(fault), exc_info=_unforeseen(fault))
-        else:
-            if not again:
-                self._changes.announce(lease_id)
-        finally:
-            with self._guard:
-                self._running.pop(lease_id, None)
-        if again and not self._closed:
-            self._submit(lease_id, work)
 
     def _clean(self, lease_id: int) -> bool:
         lease = self._ledger.lease(lease_id)
@@ -236,11 +198,6 @@ class Releaser:
             doubt = [one for one in held if pending.devices is None or one.placed.device in pending.devices]
             unclean |= {one.id: pending.why for one in doubt}
         return unclean
-
-
-def _unforeseen(fault: Exception) -> Exception | None:
-    """*fault*, if its traceback is of use: none of those that the agent raises or the node gives."""
-    return None if isinstance(fault, AgentError | OSError) else fault
 
 
 def _clean_slices(lease: Lease, unclean: Collection[int]) -> list[int]:

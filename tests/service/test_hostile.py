@@ -17,8 +17,8 @@ from nodeagent.domain.errors import InvalidField, NotAllowed, TooMany
 from nodeagent.domain.lease import AnchorKind, LeaseState, SliceState
 from nodeagent.domain.refusals import Refusal
 from nodeagent.service import placing
+from nodeagent.service.cleaners import CLEANERS
 from nodeagent.service.quotas import CALLS_SAVED, QuotaLimits, Quotas
-from nodeagent.service.release import CLEANERS
 
 
 @pytest.fixture
