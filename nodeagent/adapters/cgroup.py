@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nodeagent.adapters.cgroup_directory import DIRECTORY, CgroupRef, OpenCgroup, open_beneath, parts_of
@@ -122,6 +122,27 @@ class CgroupTree:
                 errno.ENOENT, "the recorded cgroup is gone; another has its name", ref.path
             )
         return found
+
+    def exists(self, ref: CgroupRef | None) -> bool:
+        """Whether the recorded cgroup is there. This and the next two raise OutsideFault, as `open` does."""
+        return self._is(ref, lambda cgroup: True)
+
+    def populated(self, ref: CgroupRef | None) -> bool:
+        """Whether somebody is in the recorded cgroup or below it; nobody is in one that is gone."""
+        return self._is(ref, OpenCgroup.populated)
+
+    def frozen(self, ref: CgroupRef | None) -> bool:
+        """Whether the recorded cgroup is frozen by itself."""
+        return self._is(ref, OpenCgroup.frozen)
+
+    def _is(self, ref: CgroupRef | None, question: Callable[[OpenCgroup], bool]) -> bool:
+        if ref is None:
+            return False
+        try:
+            with self.open(ref) as cgroup:
+                return question(cgroup)
+        except FileNotFoundError:
+            return False
 
     def remove(self, ref: CgroupRef) -> None:
         """Remove the recorded cgroup and its empty children; gone already is success.

@@ -32,7 +32,7 @@ def job_scope(tree: CgroupTree, node: str | None) -> str | None:
     own = f"{node}_{SCOPE}"
     scopes = [path for path in _scopes(tree) if path.rpartition("/")[2] in (SCOPE, own)]
     named = [path for path in scopes if path.endswith(f"/{own}")]
-    in_use = [path for path in named or scopes if _in_use(tree, path)]
+    in_use = [path for path in named or scopes if tree.populated(tree.resolve(path))]
     return next(iter(in_use or named or scopes), None)
 
 
@@ -53,17 +53,6 @@ def _children(tree: CgroupTree, path: str) -> Sequence[str]:
             return sorted(child_names(cgroup.fileno())) if cgroup.owner in (0, os.geteuid()) else ()
     except (FileNotFoundError, OutsideFault):
         return ()
-
-
-def _in_use(tree: CgroupTree, path: str) -> bool:
-    ref = tree.resolve(path)
-    if ref is None:
-        return False
-    try:
-        with tree.open(ref) as cgroup:
-            return cgroup.populated()
-    except FileNotFoundError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.dmem import DmemController
@@ -14,7 +14,7 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.records import EffectRecord
-from nodeagent.service.effects import Arguments, Evidence, Pending, Wait
+from nodeagent.service.effects import Arguments, Evidence, Pending, WaitInBoot
 from nodeagent.service.grace import Grace, GracePeriods
 
 CGROUP, DMEM, OCCUPANTS, PROCESS, ADOPTED = "cgroup", "dmem", "occupants", "process", "adopted"
@@ -43,17 +43,8 @@ def find(tree: CgroupTree, arguments: Arguments) -> CgroupRef | None:
     names = (arguments.get("name"), *arguments.get("also", ()))
     lease, parent = int(arguments["lease"]), arguments["parent"]
     refs = [ref for name in names if (ref := tree.find(lease, parent, name)) is not None]
-    used = (ref for ref in refs[1:] if populated(tree, ref)) if len(refs) > 1 else ()
+    used = (ref for ref in refs[1:] if tree.populated(ref)) if len(refs) > 1 else ()
     return next(iter(used), refs[0] if refs else None)
-
-
-def populated(tree: CgroupTree, ref: CgroupRef) -> bool:
-    """Whether somebody is in the recorded cgroup; nobody is in one that is gone."""
-    try:
-        with tree.open(ref) as cgroup:
-            return cgroup.populated()
-    except FileNotFoundError:
-        return False
 
 
 def recorded(tree: CgroupTree, arguments: Arguments, evidence: Evidence) -> CgroupRef | None:
@@ -236,43 +227,40 @@ class DmemEffect:
         return self._assurance is not None and self._assurance.why_not(regions) is None
 
 
-class ProcessEffect(Wait):
+class ProcessEffect(WaitInBoot):
     """A holder outside every cgroup of ours, which the agent therefore never signals.
 
     Strict, for one that was adopted or attached: the slice is held until it has ended. Else, for one that
     merely took the lease: until it has ended or has no GPU open.
     """
 
+    rebooted: ClassVar[Evidence] = {"process": "ended"}
+
     def __init__(self, clock: Clock, gpu_in_use: Callable[[int], bool]) -> None:
-        self._clock = clock
+        super().__init__(clock)
         self._gpu_in_use = gpu_in_use
 
-    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+    def wait(self, arguments: Arguments) -> Evidence | Pending:
         pid = int(arguments["pid"])
-        if arguments["boot_id"] != self._clock.boot_id or not alive(pid, int(arguments["start_time"])):
+        if not alive(pid, int(arguments["start_time"])):
             return {"process": "ended"}
         if arguments["strict"] or self._gpu_in_use(pid):
             return Pending(f"process {pid} still runs; end it to free its slice", alive=True)
         return {"process": "has no GPU open"}
 
 
-class AdoptedEffect(Wait):
+class AdoptedEffect(WaitInBoot):
     """A cgroup that is not the agent's: watched until it is unpopulated, never killed, never removed."""
 
-    def __init__(self, tree: CgroupTree, clock: Clock) -> None:
-        self._tree = tree
-        self._clock = clock
+    # Path and inode may mean another one now.
+    rebooted: ClassVar[Evidence] = {"populated": "before the node was rebooted"}
 
-    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        if arguments["boot_id"] != self._clock.boot_id:
-            return {"populated": "before the node was rebooted"}  # path and inode may mean another one now
+    def __init__(self, tree: CgroupTree, clock: Clock) -> None:
+        super().__init__(clock)
+        self._tree = tree
+
+    def wait(self, arguments: Arguments) -> Evidence | Pending:
         ref = CgroupRef(path=str(arguments["path"]), inode=int(arguments["inode"]))
-        try:
-            with self._tree.open(ref) as cgroup:
-                if cgroup.populated():
-                    return Pending(
-                        f"{ref.path}: adopted and still populated; end it to free its slice", alive=True
-                    )
-        except FileNotFoundError:
-            pass
+        if self._tree.populated(ref):
+            return Pending(f"{ref.path}: adopted and still populated; end it to free its slice", alive=True)
         return {"populated": False}

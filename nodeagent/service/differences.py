@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, OpenCgroup
+from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import SECOND_NS, Clock
@@ -119,9 +119,11 @@ class Differences:
 
     def _nested_ones(self) -> dict[int, CgroupRef]:
         """Cgroups below others' that may be a lost ledger's: looked for once, seen until they are gone."""
+        if self._tree is None:
+            return {}
         if self._nested is None:
-            self._nested = dict(self._tree.nested()) if self._tree else {}
-        return {lease: ref for lease, ref in self._nested.items() if self._is(ref, lambda cgroup: True)}
+            self._nested = dict(self._tree.nested())
+        return {lease: ref for lease, ref in self._nested.items() if self._tree.exists(ref)}
 
     def _known(self) -> frozenset[int]:
         return self._ledger.present() | self._ledger.unfinished()
@@ -130,8 +132,8 @@ class Differences:
         """Of the leases that are to run, those that cannot."""
         running = [lease.id for lease in self._ledger.live() if lease.state in _RUNS]
         made = self._ledger.journals(running, (CGROUP,))
-        refs = {lease: cgroup_in(made[lease]) or cgroups.get(lease) for lease in running}
-        return {lease: ref.path for lease, ref in refs.items() if ref and self._is(ref, OpenCgroup.frozen)}
+        tree, refs = self._tree, {lease: cgroup_in(made[lease]) or cgroups.get(lease) for lease in running}
+        return {lease: ref.path for lease, ref in refs.items() if ref and tree and tree.frozen(ref)}
 
     def _own(self, lease: int) -> CgroupRef | None:
         return cgroup_in(self._ledger.effects(lease))
@@ -143,19 +145,7 @@ class Differences:
         return frozenset(lease for name in names if (lease := self._tree.lease_of(name)) is not None)
 
     def _seen(self, ref: CgroupRef) -> SeenCgroup:
-        return SeenCgroup(ref.path, ref.inode, self._populated(ref))
-
-    def _populated(self, ref: CgroupRef | None) -> bool:
-        return ref is not None and self._is(ref, OpenCgroup.populated)
-
-    def _is(self, ref: CgroupRef, asked: Callable[[OpenCgroup], bool]) -> bool:
-        if self._tree is None:
-            return False
-        try:
-            with self._tree.open(ref) as cgroup:
-                return asked(cgroup)
-        except FileNotFoundError:
-            return False
+        return SeenCgroup(ref.path, ref.inode, self._tree is not None and self._tree.populated(ref))
 
     def _take(self, step: Step, faults: dict[Step, str]) -> bool:
         """Whether anything was done; why it could not be goes into *faults*.
@@ -207,7 +197,7 @@ class Differences:
         return True
 
     def _stop_unit(self, lease: int) -> bool:
-        if self._tree is None or self._systemd is None or self._populated(self._tree.find(lease)):
+        if self._tree is None or self._systemd is None or self._tree.populated(self._tree.find(lease)):
             return False  # systemd would end who came in meanwhile
         self._systemd.stop(self._tree.name(lease))
         return True

@@ -6,12 +6,14 @@ A new means of enforcement is a new effect; no use case ever lists them.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import structlog
 
+from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.ledger.ledger import Ledger
@@ -60,6 +62,22 @@ class Wait(Effect):
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
         return {}
+
+
+class WaitInBoot(Wait):
+    """A wait for something that no reboot outlives. Its arguments hold the ``boot_id`` that it is of."""
+
+    rebooted: ClassVar[Evidence]  # what the journal says where the node was rebooted since
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
+        return self.wait(arguments) if arguments["boot_id"] == self._clock.boot_id else self.rebooted
+
+    @abstractmethod
+    def wait(self, arguments: Arguments) -> Evidence | Pending:
+        """What came of it, or what it still waits for; in the boot of *arguments*."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from nodeagent.service.cgroup_effects import (
     close_others,
     find,
     found,
-    populated,
     recorded,
     ref_of,
 )
@@ -100,7 +99,7 @@ class JobCgroupEffect(Effect):
         ref = there or self._tree.create(lease, parent, arguments["name"])
         for name in (arguments["name"], *arguments["also"]):
             other = self._tree.find(lease, parent, name)
-            if other not in (None, ref) and not populated(self._tree, other):
+            if other is not None and other != ref and not self._tree.populated(other):
                 self._tree.remove(other)  # made before it was known how Slurm calls its jobs
         return {"path": ref.path, "inode": ref.inode, "made": there is None}
 
@@ -119,7 +118,7 @@ class JobCgroupEffect(Effect):
             return {"removed": f"is lease {heir}'s by now"}
         if arguments["existed"] and not evidence.get("made"):
             return {"removed": "is Slurm's"}
-        if populated(self._tree, ref):
+        if self._tree.populated(ref):
             return Pending(f"{ref.path}: still populated", alive=True)
         self._tree.remove(ref)
         return {"removed": True}
@@ -147,7 +146,7 @@ class JobOccupantsEffect(Effect):
         if arguments["boot_id"] != self._clock.boot_id:
             return {"populated": "before the node was rebooted"}
         recorded, now = ref_of(evidence), find(self._tree, arguments)
-        if now is None or not populated(self._tree, now):
+        if now is None or not self._tree.populated(now):
             if recorded is not None:
                 self._grace.forget(recorded)
             return {"populated": False}
@@ -239,9 +238,4 @@ def _recorded(tree: CgroupTree, clock: Clock, arguments: Arguments, evidence: Ev
     if arguments["boot_id"] != clock.boot_id:
         return None
     ref = recorded(tree, arguments, evidence)
-    try:
-        if ref is not None:
-            tree.open(ref).close()
-    except FileNotFoundError:
-        return None
-    return ref
+    return ref if tree.exists(ref) else None

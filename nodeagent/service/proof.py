@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.dmem import DmemController
@@ -18,7 +18,7 @@ from nodeagent.domain.device import Inventory
 from nodeagent.domain.guarantee import Hold
 from nodeagent.domain.watch import KfdUse
 from nodeagent.ledger.ledger import Ledger
-from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Wait
+from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, WaitInBoot
 from nodeagent.service.job_effects import in_job
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
@@ -52,12 +52,14 @@ class KfdMeans:
         )
 
 
-class KfdEffect(Wait):
+class KfdEffect(WaitInBoot):
     """The wait for KFD's release worker.
 
     Who lives is another effect's to wait for. An ended process of which nobody can tell any more whose it was
     counts as the lease's if it has something on the lease's GPUs.
     """
+
+    rebooted: ClassVar[Evidence] = {"processes": "ended with the boot before"}
 
     def __init__(
         self,
@@ -66,14 +68,12 @@ class KfdEffect(Wait):
         tree: CgroupTree | None,
         kfd: Callable[[], Iterable[KfdUse]],
     ) -> None:
+        super().__init__(clock)
         self._ledger = ledger
-        self._clock = clock
         self._tree = tree
         self._kfd = kfd
 
-    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        if arguments["boot_id"] != self._clock.boot_id:
-            return {"processes": "ended with the boot before"}
+    def wait(self, arguments: Arguments) -> Evidence | Pending:
         gpus: Mapping[str, str] = arguments["gpus"]
         ended = [one for one in self._kfd() if str(one.gpu_id) in gpus and start_time_of(one.pid) is None]
         if not ended:
@@ -136,12 +136,14 @@ class _Looked:
     look: Look
 
 
-class VramEffect(Wait):
+class VramEffect(WaitInBoot):
     """The proof by the cards' counters: used, less idle, less what others are known to use, is little.
 
     Page tables and what a driver keeps beside buffers are in no process's figures: *tolerance*, bytes, is
     for them.
     """
+
+    rebooted: ClassVar[Evidence] = {"vram": "of the boot before"}
 
     def __init__(
         self,
@@ -150,15 +152,13 @@ class VramEffect(Wait):
         clock: Clock,
         tolerance: int,
     ) -> None:
+        super().__init__(clock)
         self._sampler = sampler
         self._used = used
-        self._clock = clock
         self._tolerance = tolerance
         self._last: _Looked | None = None
 
-    def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        if arguments["boot_id"] != self._clock.boot_id:
-            return {"vram": "of the boot before"}
+    def wait(self, arguments: Arguments) -> Evidence | Pending:
         pools: Mapping[str, Any] = arguments["pools"]
         used = {pool: self._used(pool) for pool in pools}
         over = {

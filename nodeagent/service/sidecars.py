@@ -121,7 +121,7 @@ class Sidecars:
     def _there(self, sidecar: Sidecar) -> bool:
         """Whether the lease's own cgroup is the one that was made for it, as far as can be told."""
         refs = [_ref(evidence) for kind, _, evidence in sidecar.effects() if kind == CGROUP]
-        return self._tree is None or all(ref is not None and self._exists(self._tree, ref) for ref in refs)
+        return self._tree is None or all(self._tree.exists(ref) for ref in refs)
 
     def _in_use(self, sidecar: Sidecar) -> bool:
         return any(self._runs(sidecar))
@@ -132,15 +132,7 @@ class Sidecars:
                 yield alive(_number(arguments, "pid"), _number(arguments, "start_time"))
             elif kind in (CGROUP, ADOPTED) and self._tree is not None:
                 ref = _ref(evidence if kind == CGROUP else arguments)
-                yield ref is not None and self._exists(self._tree, ref, populated=True)
-
-    @staticmethod
-    def _exists(tree: CgroupTree, ref: CgroupRef, *, populated: bool = False) -> bool:
-        try:
-            with tree.open(ref) as cgroup:
-                return cgroup.populated() if populated else True
-        except FileNotFoundError:
-            return False
+                yield self._tree.populated(ref)
 
 
 def _ref(told: Mapping[str, Any]) -> CgroupRef | None:
