@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,6 +152,7 @@ class House:
     def die(self) -> None:
         self.reconciler.stop()
         self.releaser.close()
+        wait(list(self.releaser._cleaners._running.values()), 5)  # the dead do nothing in the next one's way
         self.ledger.close()
 
     def look(self) -> None:
