@@ -14,8 +14,7 @@ local gpulease = {
 
 local PREFIX = "gpulease:"
 local TRES = { "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task" }
-local SIZES = { "num_tasks", "ntasks_per_node", "min_nodes", "max_nodes", "shared" }
-local UNITS = { K = 1024, M = 1024 ^ 2, G = 1024 ^ 3, T = 1024 ^ 4 }
+local SIZES = { "num_tasks", "ntasks_per_node", "min_nodes", "max_nodes" }
 local NO_VAL16, NO_VAL = 65534, 4294967294 -- slurm.h: not set, by 16 and by 32 bits; one more: no limit
 local MOST = 1024 -- shards of a node that Slurm takes
 local EXCLUSIVE = 0 -- of job_desc.shared
@@ -29,47 +28,76 @@ local function number(value)
     return value
 end
 
--- How many of the gres *name* a TRES string has: "gres:shard:2", "gres/shard=2", "gpu:mi300x:1", "shard".
-local function count(tres, name)
-    local total = 0
-    for item in string.gmatch(tres or "", "[^,]+") do
-        local found, rest = string.match(item, "^%s*([%w_]+)(.*)$")
-        if found == "gres" then
-            found, rest = string.match(rest, "^[:/]([%w_]+)(.*)$")
-        end
-        if found == name then
-            local digits, unit = string.match(string.gsub(rest, "%(.*", ""), "[:=](%d+)([KMGTkmgt]?)%s*$")
-            total = total + (tonumber(digits) or 1) * (UNITS[string.upper(unit or "")] or 1)
-        end
+-- What an item of a TRES string asks of *name*: "gres:shard:2", "gres/shard:mi300x=2", "gres:gpu". Nil for another
+-- gres or TRES; false for one that Slurm may read in another way, as "xgres:shard:1" or "shard:2" with nothing before.
+local function count_of(item, name)
+    local gres, rest = string.match(item, "^gres[:/]([%w_]+)(.*)$")
+    if not gres then
+        local low = string.lower(item)
+        return not string.find(low, "gres", 1, true) and not string.find(low, "^%W*" .. name) and nil
     end
-    return total
+    if gres ~= name then
+        return string.lower(gres) ~= name and not string.find(string.lower(rest), "gres", 1, true) and nil
+    end
+    rest = string.match(rest, "^([^(]*)%([%w:-]*%)$") or rest
+    if #rest > 64 then
+        return false -- the patterns below go back, and slurmctld waits
+    end
+    local digits = string.match(rest, "^[:=](%d+)$") or string.match(rest, "^:[%w_.-]*%a[%w_.-]*[:=](%d+)$")
+    if digits then
+        return (digits == "0" or string.match(digits, "^[1-9]")) and tonumber(digits) or false
+    end
+    return (rest == "" or string.match(rest, "^:[%w_.-]*%a[%w_.-]*$")) and 1 or false
 end
 
--- Tasks on each node, where that is sure.
-local function tasks_per_node(get)
-    local per_node, nodes = number(get("ntasks_per_node")), number(get("max_nodes"))
-    if per_node and per_node > 0 then
-        return per_node
+-- How many of the gres *name* a TRES string has, and in how many items; nil where Slurm may count another number.
+local function count(tres, name)
+    local total, items = 0, 0
+    for item in string.gmatch(tres or "", "[^,]+") do
+        local found = count_of(item, name)
+        if found == false then
+            return nil
+        end
+        total, items = total + (found or 0), items + (found and 1 or 0)
     end
-    return nodes == 1 and number(get("num_tasks")) or nil
+    return total, items
+end
+
+-- Tasks on each node, where that is sure: --ntasks-per-node is a bound only, beside --ntasks or a range of nodes.
+local function tasks_per_node(get)
+    local tasks, nodes = number(get("num_tasks")), number(get("max_nodes"))
+    local per_node = number(get("ntasks_per_node"))
+    if nodes == 1 then
+        return tasks or per_node
+    end
+    if not nodes or not per_node then
+        return nil
+    end
+    tasks = tasks or number(get("min_nodes")) == nodes and per_node * nodes
+    return tasks == per_node * nodes and per_node or nil
 end
 
 -- Shards on each node; nil and why where they cannot be told.
 local function shards_of(get)
-    local counts, kinds = {}, 0
+    local counts, said = {}, 0
     for _, key in ipairs(TRES) do
-        counts[key] = count(get(key), "shard")
-        kinds = kinds + (counts[key] > 0 and 1 or 0)
+        local found, items = count(get(key), "shard")
+        if not found then
+            return nil, "ask for shards as --gres=shard:N, or --gres=shard:TYPE:N"
+        end
+        counts[key] = found
+        said = said + items
     end
-    if kinds > 1 or counts.tres_per_socket > 0 then
-        return nil, "ask for shards in one way: --gres=shard:N is N on each node"
+    -- Of two in one field Slurm charges for the last.
+    if said > 1 or counts.tres_per_socket > 0 then
+        return nil, "ask for shards once, and in one way: --gres=shard:N is N on each node"
     end
     if counts.tres_per_job > 0 and number(get("max_nodes")) ~= 1 then
         return nil, "shards of a whole job cannot be told for a node: ask for --gres=shard:N, N on each node"
     end
     local tasks = counts.tres_per_task > 0 and tasks_per_node(get) or 0
     if not tasks or counts.tres_per_task > 0 and tasks == 0 then
-        return nil, "shards of a task need to say how many tasks a node has: add --ntasks-per-node,"
+        return nil, "shards of a task need to say how many tasks a node has: add --nodes and --ntasks-per-node,"
             .. " or ask for --gres=shard:N, N on each node"
     end
     local shards = counts.tres_per_node + counts.tres_per_job + counts.tres_per_task * tasks
@@ -83,7 +111,11 @@ end
 local function base(get)
     local gpus = 0
     for _, key in ipairs(TRES) do
-        gpus = gpus + count(get(key), "gpu")
+        local found = count(get(key), "gpu")
+        if not found then
+            return false, "ask for GPUs as --gres=gpu:N, or --gres=gpu:TYPE:N"
+        end
+        gpus = gpus + found
     end
     local shards, why = shards_of(get)
     if not shards then
@@ -226,35 +258,47 @@ local function had(rec)
     return words[1] or ""
 end
 
---- For slurm_job_modify: nil, or why the change is refused. What is not changed is as *rec* has it.
-function gpulease.modify(desc, rec)
-    local sized = false
+-- Whether a TRES string asks for GPUs in any way, also in one that is not ours to read.
+local function asks(tres)
+    return count(tres, "shard") ~= 0 or count(tres, "gpu") ~= 0
+end
+
+-- Whether a change is one of what the job asks of GPUs. Slurm makes a change in parts, and may fail between them: then
+-- a new word would stand beside the old shards.
+local function resizes(desc, rec)
     for _, key in ipairs(TRES) do
-        sized = sized or desc[key] ~= nil
+        if desc[key] ~= nil and desc[key] ~= (rec[key] or "") and (asks(desc[key]) or asks(rec[key])) then
+            return true
+        end
     end
+    local by_size = asks(rec.tres_per_task) or asks(rec.tres_per_job)
     for _, key in ipairs(SIZES) do
-        sized = sized or number(desc[key]) ~= nil and desc[key] ~= rec[key]
+        if by_size and number(desc[key]) and desc[key] ~= rec[key] then
+            return true
+        end
     end
-    if not sized and desc.extra == nil and desc.comment == nil then
+    return false
+end
+
+--- For slurm_job_modify: nil, or why the change is refused. The word follows the job as it was submitted.
+function gpulease.modify(desc, rec)
+    if resizes(desc, rec) then
+        return "what a job asks of GPUs cannot be changed: cancel it, and submit it again"
+    end
+    if desc.extra == nil and desc.comment == nil then
         return nil
     end
-    local get = function(key)
-        local new = desc[key]
-        if new == nil or type(new) == "number" and not number(new) then
-            return rec[key]
-        end
-        return new
-    end
+    local get = function(key) return rec[key] end
     local old = wished({ had(rec) }) or ""
     local new, why = wished({ desc.extra or "", desc.comment or "" })
     if not new then
         return why
     end
     local word, refused = word_of(get, new ~= "" and new or old)
-    if not word and (sized or new ~= "" and new ~= old) then
+    if not word and new ~= "" and new ~= old then
         return refused
     end
-    if not sized and (word or "") == "" then
+    if (word or "") == "" then
         word = had(rec) -- what only the submission showed: tasks on a node, a whole node
     end
     local given = { extra = desc.extra, comment = desc.comment }

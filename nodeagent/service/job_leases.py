@@ -11,7 +11,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
 from nodeagent.service.release import Releaser
 
-MOST = 1000  # leases that one job id may have had
+MOST = 1000  # leases in one answer of the ledger
 
 
 class JobLeases:
@@ -24,7 +24,13 @@ class JobLeases:
 
     def of(self, job: Job) -> tuple[Lease, ...]:
         """Every lease that the job's id ever had, oldest first."""
-        return self._ledger.leases(holder=(HolderKind.SLURM, str(job.id)), limit=MOST)
+        found: list[Lease] = []
+        while True:  # a user may have a job requeued without end: its newest lease counts most
+            after = found[-1].id if found else 0
+            more = self._ledger.leases(holder=(HolderKind.SLURM, str(job.id)), after=after, limit=MOST)
+            found += more
+            if len(more) < MOST:
+                return tuple(found)
 
     def of_run(self, job: Job) -> Lease | None:
         """The newest lease of this very run."""

@@ -109,9 +109,12 @@ class Prolog:
         return tuple(places)
 
     def _end_older(self, caller: Caller, job: Job, seconds: float) -> Lease | None:
-        """End what an earlier run of the job still has, as after a lost epilog; one that has not ended."""
-        known = self._leases.of(job)
-        older = [one for one in known if one.state not in ENDED and not job.is_run(one.request_id)]
+        """End what an earlier run of the job still has, as after a lost epilog; one that has not ended.
+
+        Before Slurm 23.02 another user's job of the same id is told from this run by its user alone.
+        """
+        live = [one for one in self._leases.of(job) if one.state not in ENDED]
+        older = [one for one in live if not job.is_run(one.request_id) or one.holder.uid != job.uid]
         self._leases.end(older, uid=caller.uid, reason="its job runs again")
         return None if self._leases.ended(older, seconds) else older[-1]
 

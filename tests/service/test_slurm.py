@@ -14,6 +14,7 @@ from nodeagent.config import Slurm
 from nodeagent.domain.errors import InvalidField, LedgerUnavailable, NotAllowed
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState
 from nodeagent.domain.slurm import Word
+from nodeagent.service import job_leases
 from nodeagent.service.orders import Granted
 from nodeagent.service.quotas import QuotaLimits
 
@@ -182,6 +183,23 @@ def test_a_new_run_ends_the_old_one_first(site):
     new = site.granted(wait=10, SLURM_JOB_RESTART_COUNT=1)
     assert site.house.ledger.lease(old.id).state is LeaseState.RELEASED
     assert new.id > old.id
+
+
+def test_another_users_job_of_the_same_id_has_its_own_lease(site):
+    """Job ids begin anew after `slurmctld -c`, and an epilog may be lost: nobody has another user's lease."""
+    old = site.granted(uid=1000)
+    new = site.granted(uid=1001, wait=10)
+    assert site.house.ledger.lease(old.id).state is LeaseState.RELEASED
+    assert (new.id > old.id, new.holder.uid) == (True, 1001)
+
+
+def test_a_job_that_was_requeued_without_end_still_loses_its_lease(site, monkeypatch):
+    """Its newest lease is found behind any number of older ones, and ends with its epilog."""
+    monkeypatch.setattr(job_leases, "MOST", 2)
+    for restarts in range(5):
+        lease = site.granted(wait=10, SLURM_JOB_RESTART_COUNT=restarts)
+        assert site.epilog().word is Word.RELEASED
+        assert site.house.ledger.lease(lease.id).state is LeaseState.RELEASED
 
 
 def test_a_run_that_lost_its_lease_gets_another(site):

@@ -58,7 +58,7 @@ def test_a_batch_jobs_environment_is_a_way_to_ask(lab: Lab) -> None:
 
 
 def test_a_user_forges_nothing_by_a_change(lab: Lab) -> None:
-    """scontrol update of the comment or the size: the word follows the size alone."""
+    """scontrol update of the comment: the word follows the size alone."""
     job = lab.cluster.sbatch("true", *HELD, "--gres=shard:2", f"--comment={HOSTILE}")
     before = comment(lab, job)
     assert "error" in update(lab, job, "Comment=gpulease:cu=lots")  # 22.05's scontrol shows no reason
@@ -67,8 +67,27 @@ def test_a_user_forges_nothing_by_a_change(lab: Lab) -> None:
         update(lab, job, f"Comment={text}")
         assert comment(lab, job).startswith("gpulease:shards=2")
         assert comment(lab, job).count("gpulease:") == 1
-    update(lab, job, "Gres=shard:4")
-    assert comment(lab, job).startswith("gpulease:shards=4")
+    lab.cluster.cancel(job)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("Gres=shard:4",),
+        ("Gres=shard:4", "Nice=-100"),  # Slurm takes over the comment, and then refuses the rest
+        ("Gres=shard:4", "Deadline=2020-01-01"),
+        ("Gres=shard:7,shard:2",),
+        ("TresPerNode=shard:7,gres:shard:2",),
+        ("TresPerNode=xgres:shard:2,gpu:1",),
+        ("TresPerNode=gres/shard=7,gres:shard:2",),
+    ],
+)
+def test_the_word_outruns_no_change_of_the_size(lab: Lab, changes: tuple[str, ...]) -> None:
+    """Threat 3: whatever becomes of a change, the word is no more than what Slurm charges for."""
+    job = lab.cluster.sbatch("true", *HELD, "--gres=shard:2")
+    assert "error" in update(lab, job, *changes)
+    assert comment(lab, job) == "gpulease:shards=2"
+    assert lab.cluster.job(job)["TresPerNode"] == "gres:shard:2"
     lab.cluster.cancel(job)
 
 
@@ -77,6 +96,8 @@ def test_a_user_forges_nothing_by_a_change(lab: Lab) -> None:
     [
         (["--gres=shard:2", "--comment=gpulease:vram=much"], "write gpulease:vram=8G,cu=25%"),
         (["--gres=gpu:1", "--comment=gpulease:vram=8G"], "ask for --gres=shard:N"),
+        (["--gres=shard:7,shard:1"], "ask for shards once"),  # Slurm would charge for one
+        (["--gres=shard:010"], "ask for shards as --gres=shard:N"),
     ],
 )
 def test_a_refusal_reaches_the_user(lab: Lab, options: list[str], why: str) -> None:

@@ -103,13 +103,17 @@ def lua(interpreter: dict[str, Lua]) -> Lua:
         ({"tres_per_node": "gres:shard:2"}, "shards=2"),
         ({"tres_per_node": "gres/shard:2"}, "shards=2"),
         ({"tres_per_node": "gres/shard=2"}, "shards=2"),
-        ({"tres_per_node": "shard:mi300x:3"}, "shards=3"),
+        ({"tres_per_node": "gres:shard:mi300x:3"}, "shards=3"),
+        ({"tres_per_node": "gres/shard:7900xtx=3"}, "shards=3"),
+        ({"tres_per_node": "gres:gpu:0,gres:shard:1"}, "shards=1"),
         ({"tres_per_node": "gres:shard"}, "shards=1"),
         ({"tres_per_node": "gres:shard:mi300x"}, "shards=1"),
         ({"tres_per_node": "gres:craynetwork:1,gres:shard:4(S:0-1)"}, "shards=4"),
-        ({"tres_per_node": "gres:shard:a:1,gres:shard:b:2"}, "shards=3"),
         ({"tres_per_job": "gres:shard:3", "max_nodes": 1}, "shards=3"),
-        ({"tres_per_task": "gres:shard:2", "ntasks_per_node": 3}, "shards=6"),
+        ({"tres_per_task": "gres:shard:2", "ntasks_per_node": 3, "max_nodes": 1}, "shards=6"),
+        ({"tres_per_task": "gres:shard:2", "ntasks_per_node": 3, "min_nodes": 2, "max_nodes": 2}, "shards=6"),
+        ({"tres_per_task": "gres:shard:2", "ntasks_per_node": 3, "num_tasks": 6, "max_nodes": 2}, "shards=6"),
+        ({"tres_per_task": "gres:shard:1", "ntasks_per_node": 8, "num_tasks": 1, "max_nodes": 1}, "shards=1"),
         ({"tres_per_task": "cpu=2,gres/shard=2", "num_tasks": 4, "max_nodes": 1}, "shards=8"),
         ({"tres_per_node": "gres:gpu:1"}, "gpus"),
         ({"tres_per_node": "gres/gpu:mi300x:8"}, "gpus"),
@@ -139,13 +143,25 @@ def test_a_job_without_gpus_is_left_alone(lua: Lua) -> None:
         ({"tres_per_socket": "gres:shard:1"}, "in one way"),
         ({"tres_per_task": "gres:shard:1"}, "--ntasks-per-node"),
         ({"tres_per_task": "gres:shard:1", "num_tasks": 4, "max_nodes": 2}, "--ntasks-per-node"),
+        ({"tres_per_task": "gres:shard:1", "ntasks_per_node": 8}, "--ntasks-per-node"),
+        ({"tres_per_task": "gres:shard:1", "ntasks_per_node": 8, "num_tasks": 1}, "--ntasks-per-node"),
+        (
+            {"tres_per_task": "gres:shard:1", "ntasks_per_node": 8, "num_tasks": 9, "max_nodes": 2},
+            "--ntasks-per-node",
+        ),
+        (
+            {"tres_per_task": "gres:shard:1", "ntasks_per_node": 8, "min_nodes": 1, "max_nodes": 2},
+            "--ntasks-per-node",
+        ),
         (
             {"tres_per_task": "gres:shard:1", "tres_per_node": "gres:shard:1", "ntasks_per_node": 1},
             "in one way",
         ),
+        ({"tres_per_node": "gres:shard:7,gres:shard:1"}, "once"),
+        ({"tres_per_node": "gres:shard:a:7,gres:shard:b:1"}, "once"),
         ({"tres_per_node": "gres:gpu:1,gres:shard:1"}, "not for both"),
         ({"tres_per_node": "gres:shard:2000"}, "so many shards"),
-        ({"tres_per_node": "gres:shard:" + "9" * 400}, "so many shards"),
+        ({"tres_per_node": "gres:shard:" + "9" * 40}, "so many shards"),
         ({"tres_per_node": "gres:gpu:1", "extra": "gpulease:cu=10%"}, "for shards"),
         ({"comment": "gpulease:cu=10%"}, "for shards"),
     ],
@@ -153,6 +169,34 @@ def test_a_job_without_gpus_is_left_alone(lua: Lua) -> None:
 def test_what_cannot_be_told_is_refused_with_what_to_write(lua: Lua, asks: dict[str, Any], why: str) -> None:
     """A count that no node could know is no guess: the user is told how to ask."""
     assert why in lua.submit(**asks).why
+
+
+@pytest.mark.parametrize(
+    "tres",
+    [
+        "shard:7,gres:shard:1",
+        "xgres:shard:1,gres:gpu:1",
+        "xgres:shard:1,gpu:1",
+        "gres:shard:1,gpu:1",
+        "license:gres:shard:1",
+        "gres:other:gres:shard:1",
+        " gres:shard:2",
+        "gres:shard: 3",
+        "gres:shard:010",
+        "gres:shard:1:7",
+        "gres:shard:a:1:7",
+        "gres:shard:2\n",
+        "gres:Shard:2",
+        "GRES:shard:2",
+        "gres:shard=a=2",
+        "gres:shard:",
+        "gres:gpu:01",
+    ],
+)
+@pytest.mark.parametrize("key", ["tres_per_node", "tres_per_job", "tres_per_task"])
+def test_what_slurm_may_count_in_another_way_is_refused(lua: Lua, key: str, tres: str) -> None:
+    """Slurm passes over what is none of its own form, also before a count that it charges for."""
+    assert lua.submit(**{key: tres, "shared": 0, "num_tasks": 1, "max_nodes": 1}).why.startswith("ask for ")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +289,10 @@ RECORD = {"tres_per_node": "gres:shard:2", "extra": "gpulease:shards=2,vram=8G n
         ({"extra": "gpulease:gpus x"}, "gpulease:shards=2,vram=8G x"),
         ({"extra": "gpulease:cu=5%"}, "gpulease:shards=2,cu=5%"),
         ({"comment": "hello"}, "gpulease:shards=2,vram=8G note"),
-        ({"tres_per_node": "gres:shard:4"}, "gpulease:shards=4,vram=8G note"),
+        ({"tres_per_node": "gres:shard:2"}, None),
+        ({"num_tasks": 4, "max_nodes": 1}, None),
+        ({"shared": 0}, None),
+        ({"tres_per_socket": "gres:craynetwork:1"}, None),
         ({"time_limit": 5}, None),
     ],
 )
@@ -255,11 +302,23 @@ def test_a_change_keeps_the_word_true(lua: Lua, change: dict[str, Any], extra: s
     assert (answer.why, answer.extra) == ("", extra)
 
 
-def test_a_change_to_whole_gpus_drops_the_shards(lua: Lua) -> None:
-    """The wish was for shards: it goes with them, or the change is refused with the reason."""
-    record = {**RECORD, "extra": "gpulease:shards=2"}
-    assert lua.modify({"tres_per_node": "gres:gpu:1"}, **record).extra == "gpulease:gpus"
-    assert "for shards" in lua.modify({"tres_per_node": "gres:gpu:1"}, **RECORD).why
+@pytest.mark.parametrize(
+    ("record", "change"),
+    [
+        (RECORD, {"tres_per_node": "gres:shard:4"}),
+        (RECORD, {"tres_per_node": "gres:shard:1"}),
+        (RECORD, {"tres_per_node": "gres:gpu:1"}),
+        (RECORD, {"tres_per_node": ""}),
+        (RECORD, {"tres_per_node": "xgres:shard:1"}),
+        (RECORD, {"tres_per_job": "gres:shard:1"}),
+        ({}, {"tres_per_node": "gres:shard:1"}),
+        ({"tres_per_task": "gres:shard:1", "num_tasks": 1}, {"num_tasks": 8}),
+        ({"tres_per_job": "gres:shard:1", "max_nodes": 1}, {"max_nodes": 2}),
+    ],
+)
+def test_a_change_of_the_size_is_refused(lua: Lua, record: dict[str, Any], change: dict[str, Any]) -> None:
+    """Slurm may take over the word and fail at the shards: no change has both."""
+    assert "submit it again" in lua.modify({**change, "comment": "x"}, **record).why
 
 
 def test_what_only_the_submission_showed_is_kept(lua: Lua) -> None:
@@ -302,11 +361,12 @@ def test_no_text_gets_more_than_the_shards(
     assert text.count("gpulease:") == bool(n)
     found = asked_in(text)
     assert (found and found.shards) == (n or None)
-    changed = lua.modify({field: comment + " " + extra}, tres_per_node=f"gres:shard:{n + 1}", **{field: text})
+    record = {"tres_per_node": f"gres:shard:{n}"} if n else {}
+    changed = lua.modify({field: comment + " " + extra}, **record, **{field: text})
     text = (changed.extra if field == "extra" else changed.comment) or ""
     found = asked_in(text)
     assert not changed.why.startswith("failed")
-    assert changed.why or (found and found.shards) == n + 1
+    assert changed.why or (found and found.shards) == (n or None)
 
 
 @pytest.mark.parametrize(
