@@ -1,7 +1,7 @@
 """Leave a safeguard out, one at a time, on a copy of the tree: the test that is named for it must fail.
 
-Run with `make mutants`. Rows are in rows.toml: *file*, *old* and *new* text, and the *tests* of which one
-must fail. The copy is tested unchanged first: a test that fails anyway proves nothing.
+Run with `make mutants`. Rows are in rows/, a file for each area: *file*, *old* and *new* text, and the
+*tests* of which one must fail. The copy is tested unchanged first: a test that fails anyway proves nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = Path(__file__).with_name("rows.toml")
+ROWS = Path(__file__).with_name("rows")
 PAGE = ROOT / "docs" / "enforcement.md"
 BEGIN, END = "<!-- mutants: begin -->\n", "<!-- mutants: end -->\n"
 
@@ -52,8 +52,9 @@ class Mutant:
 
 
 def mutants() -> tuple[Mutant, ...]:
-    """Every row of rows.toml."""
-    rows = tomllib.loads(ROWS.read_text(encoding="utf-8"))["mutant"]
+    """Every row, area by area."""
+    areas = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(ROWS.glob("*.toml"))]
+    rows = [row for area in areas for row in area["mutant"]]
     return tuple(Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows)
 
 
