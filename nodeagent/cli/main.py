@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -40,6 +41,16 @@ def duration(_context: click.Context, _option: click.Parameter, text: str | None
         return None if text is None else parse_duration(text)
     except ValueError as wrong:
         raise click.BadParameter(str(wrong)) from None
+
+
+class LeaseNumber(click.IntRange):
+    """A lease's number; the other names of a lease are gpulease's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            self.fail(f"{value!r} is not a lease's number; `gpulease status` lists them", param, ctx)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -208,7 +219,7 @@ def clear(socket: Path | None, target: str, force: bool) -> None:
 
 @cli.command()
 @SOCKET
-@click.argument("lease", type=click.IntRange(min=1))
+@click.argument("lease", type=LeaseNumber(min=1))
 @click.option("--json", "as_json", is_flag=True, help="The answer's body as it came.")
 def journal(socket: Path | None, lease: int, as_json: bool) -> None:
     """Show what was done for LEASE outside the ledger, and what is in the way of a quarantined slice."""
@@ -221,7 +232,7 @@ def journal(socket: Path | None, lease: int, as_json: bool) -> None:
 @cli.command()
 @SOCKET
 @JSON
-@click.argument("lease", type=click.IntRange(min=1))
+@click.argument("lease", type=LeaseNumber(min=1))
 def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
     """What of LEASE's shared memory would go with it now, or has gone, and why the rest stays."""
     from nodeagent.cli.asking import ask, left_lines

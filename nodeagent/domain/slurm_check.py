@@ -191,14 +191,20 @@ def _scheduling(site: Site) -> Iterator[Finding]:
 
 
 def _accounting(site: Site) -> Iterator[Finding]:
-    """Only the database knows TRES: slurmctld 22.05 ends at its start where they are named without one."""
+    """Only the database knows TRES: slurmctld 22.05 ends where they are named or weighed without one."""
     words = site.words("AccountingStorageTRES")
-    if (site.value("AccountingStorageType") or "").lower().endswith("slurmdbd"):
-        missing = {"gres/gpu", "gres/shard"} - words
-        yield _lacks("AccountingStorageTRES", missing, Level.WARN, "what jobs use is not accounted")
-    elif named := sorted(word for word in words if word.startswith("gres/")):
-        why = "slurmctld does not start with it, but for AccountingStorageType=accounting_storage/slurmdbd"
-        yield _fail("AccountingStorageTRES", f"remove {','.join(named)}: {why}")
+    weights = ",".join(site.values("TRESBillingWeights")).lower()
+    if not (site.value("AccountingStorageType") or "").lower().endswith("slurmdbd"):
+        why = "slurmctld ends with it, but for AccountingStorageType=accounting_storage/slurmdbd"
+        if named := sorted(word for word in words if word.startswith("gres/")):
+            yield _fail("AccountingStorageTRES", f"remove {','.join(named)}: {why}")
+        if "gres/" in weights:
+            yield _fail("TRESBillingWeights", f"remove GRES/…: {why}")
+        return
+    missing = {"gres/gpu", "gres/shard"} - words
+    level = Level.FAIL if any(name in weights for name in missing) else Level.WARN
+    why = "slurmctld ends at TRESBillingWeights" if level is Level.FAIL else "what jobs use is not accounted"
+    yield _lacks("AccountingStorageTRES", missing, level, why)
 
 
 def _lacks(key: str, missing: Iterable[str], level: Level, why: str) -> Finding:

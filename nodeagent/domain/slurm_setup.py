@@ -79,6 +79,8 @@ def gres_conf(setup: Setup) -> list[str]:
     """gres.conf. AutoDetect is off: the agent knows the GPUs, and the order of files is that of numbers."""
     lines = [f"# {card}" for run in setup.runs() for card in _comments(run[0])]
     lines += [f"# left out: {why}" for why in setup.left_out]
+    if not setup.cards:
+        lines.append("# no GPU to share: `nodeagent doctor` says what the agent finds here, and why not more")
     lines.append(f"NodeName={setup.node} AutoDetect=off")
     for run in setup.runs():
         file = _files(run)
@@ -131,10 +133,10 @@ def slurm_conf(setup: Setup) -> list[str]:
     return [
         "# on the node's own line, beside its other keys:",
         f"#   NodeName={setup.node} Gres={gpus}shard:{setup.shards}",
-        "# on the lines of its partitions, so that a GPU costs what its shards cost:",
-        f"#   TRESBillingWeights=GRES/gpu={most},GRES/shard=1",
-        "# where AccountingStorageType is accounting_storage/slurmdbd; without it slurmctld would not start:",
+        "# only with AccountingStorageType=accounting_storage/slurmdbd: without it slurmctld ends at these",
         "#   AccountingStorageTRES=gres/gpu,gres/shard",
+        "# and then on the lines of its partitions, so that a GPU costs what its shards cost:",
+        f"#   TRESBillingWeights=GRES/gpu={most},GRES/shard=1",
         "GresTypes=gpu,shard",
         "SelectType=select/cons_tres",
         "# the prolog ends before the job begins; Contain, where ssh is adopted, means Alloc as well",

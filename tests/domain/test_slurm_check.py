@@ -14,6 +14,8 @@ from nodeagent.domain.slurm_setup import SCRIPTS, cgroup_conf, gres_conf, set_up
 
 TRES = "AccountingStorageTRES=gres/gpu,gres/shard"
 DATABASE = "AccountingStorageType=accounting_storage/slurmdbd"
+PART = "AccountingStorageTRES=gres/gpu"
+WEIGHTS = "PartitionName=p TRESBillingWeights=GRES/gpu=8,GRES/shard=1"
 
 
 def lines(name: str, text: str) -> tuple[Line, ...]:
@@ -34,7 +36,7 @@ def site_of(node):
         gres, slurm, cgroup = (
             "\n".join(part) for part in (gres_conf(setup), slurm_conf(setup), cgroup_conf())
         )
-        slurm = slurm.replace("#   NodeName", "NodeName").replace("#   TRES", "PartitionName=p TRES")
+        slurm = slurm.replace("#   NodeName", "NodeName")
         for old, new in changes:
             assert old in gres + slurm + cgroup
             gres, slurm, cgroup = (text.replace(old, new) for text in (gres, slurm, cgroup))
@@ -95,7 +97,15 @@ def test_what_is_printed_is_well(site_of) -> None:
             "SelectTypeParameters",
             "which GPU gives how many",
         ),
-        (f"#   {TRES}", f"{DATABASE}\n{TRES[:-11]}", Level.WARN, "AccountingStorageTRES", "add gres/shard"),
+        (f"#   {TRES}", f"{DATABASE}\n{PART}", Level.WARN, "AccountingStorageTRES", "add gres/shard"),
+        (
+            f"#   {TRES}",
+            f"{DATABASE}\n{PART}\n{WEIGHTS}",
+            Level.FAIL,
+            "AccountingStorageTRES",
+            "ends at",
+        ),
+        (f"#   {TRES}", WEIGHTS, Level.FAIL, "TRESBillingWeights", "remove GRES/…: slurmctld"),
         (f"#   {TRES}", TRES, Level.FAIL, "AccountingStorageTRES", "remove gres/gpu,gres/shard: slurmctld"),
         ("nohold_on_prolog_fail", "defer", Level.WARN, "SchedulerParameters", "add nohold_on_prolog_fail"),
         ("PrologFlags=Alloc", "PrologFlags=NoHold", Level.WARN, "PrologFlags", "add Alloc"),
@@ -116,7 +126,7 @@ def test_what_is_amiss_is_named_with_its_fix(site_of, old, new, level, what, why
 
 def test_what_the_database_counts_is_complete(site_of) -> None:
     """A site with slurmdbd takes the printed line as it is."""
-    assert bad(site_of((f"#   {TRES}", f"{DATABASE}\n{TRES}"))) == []
+    assert bad(site_of((f"#   {TRES}", f"{DATABASE}\n{TRES}\n{WEIGHTS}"))) == []
 
 
 def test_prolog_of_contain_is_as_good(site_of) -> None:
