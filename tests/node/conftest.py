@@ -257,6 +257,13 @@ def agent() -> Iterator[RunningNode]:
 
 
 @pytest.fixture
+def own_agent(agent: RunningNode) -> None:
+    """For tests that stop the agent, or change its files: it must be one that they started."""
+    if agent.process is None:
+        pytest.skip("the agent is not ours to stop")
+
+
+@pytest.fixture
 def start_agent(request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningNode]]:
     """Starts agents of the test's own, by the name of a machine file."""
     with contextlib.ExitStack() as stack:

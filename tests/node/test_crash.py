@@ -9,12 +9,7 @@ import sys
 
 import pytest
 
-
-@pytest.fixture(autouse=True)
-def own_agent(agent):
-    """These tests kill the agent, so it must be one that they started."""
-    if agent.process is None:
-        pytest.skip("the agent is not ours to kill")
+pytestmark = pytest.mark.usefixtures("own_agent")
 
 
 def test_leases_outlive_a_killed_agent(node):

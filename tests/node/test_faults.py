@@ -15,14 +15,10 @@ import pytest
 
 from .conftest import COMMAND_SECONDS
 
-pytestmark = pytest.mark.unattacked  # what these leases hold is not the question
-
-
-@pytest.fixture(autouse=True)
-def own_agent(agent):
-    """These tests act on the agent's processes, so it must be one that they started."""
-    if agent.process is None:
-        pytest.skip("the agent is not ours to stop")
+pytestmark = [
+    pytest.mark.usefixtures("own_agent"),
+    pytest.mark.unattacked,  # what these leases hold is not the question
+]
 
 
 def second(node, *, socket: Path, state_dir: Path) -> subprocess.CompletedProcess[str]:

@@ -11,14 +11,10 @@ from nodeagent import wiring
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.sidecar_files import SidecarFiles
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sidecars are root's")
-
-
-@pytest.fixture(autouse=True)
-def own_agent(agent):
-    """These tests take the ledger away, so the agent must be one that they started."""
-    if agent.process is None:
-        pytest.skip("the agent is not ours to stop")
+pytestmark = [
+    pytest.mark.usefixtures("own_agent"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sidecars are root's"),
+]
 
 
 def lose(node) -> None:

@@ -8,14 +8,10 @@ from contextlib import closing
 
 import pytest
 
-pytestmark = pytest.mark.unattacked  # what these leases hold is not the question
-
-
-@pytest.fixture(autouse=True)
-def own_agent(agent):
-    """These tests stop the agent and change its files, so it must be one that they started."""
-    if agent.process is None:
-        pytest.skip("the agent is not ours to stop")
+pytestmark = [
+    pytest.mark.usefixtures("own_agent"),
+    pytest.mark.unattacked,  # what these leases hold is not the question
+]
 
 
 def running(node):
