@@ -87,6 +87,14 @@ def test_a_tree_without_gpus_is_captured_with_a_word(tmp_path: Path) -> None:
     assert not (tmp_path / "x.json").exists()
 
 
+@pytest.mark.parametrize("command", ["journal", "ipc"])
+def test_a_lease_goes_by_its_number(command: str) -> None:
+    """Another name of a lease is refused with where the number is to be found."""
+    done = CliRunner().invoke(cli, [command, "slurm:7"])
+    assert done.exit_code == 2
+    assert "'slurm:7' is not a lease's number; `gpulease status`" in done.output
+
+
 def test_serve_names_an_unknown_machine(tmp_path: Path) -> None:
     """`serve --simulate` with a name that is none lists the names there are."""
     done = run(

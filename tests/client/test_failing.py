@@ -105,6 +105,7 @@ def test_agent_away(gpulease: Any) -> None:
         (["grant", "--wait", "0"], "--wait"),
         (["grant", "--vra", "1G"], "--vra"),
         (["grant", "--exclusive", "--placement", "spread"], "contradict"),
+        (["grant", "--cu", "shared"], "needs --vram"),
         (["status", "--state", "x"], "--state"),
         (["status", "--since", "x"], "--since"),
         (["status", "--user", "no-such-user"], "--user"),

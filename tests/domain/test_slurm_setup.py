@@ -76,6 +76,11 @@ def test_too_many_shards_are_refused_with_a_better_number(machines, shards, why)
     assert "8 suit it" in wrong.value.why
 
 
+def test_a_node_without_gpus_says_so() -> None:
+    """What is appended to gres.conf is never silently nothing."""
+    assert gres_conf(set_up("n1", []))[0].startswith("# no GPU to share: `nodeagent doctor`")
+
+
 def test_slurms_own_limit_holds(machines) -> None:
     """Slurm takes 1024 of one gres with files on a node."""
     with pytest.raises(InvalidField, match="1024"):

@@ -117,6 +117,8 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ``POST /v1/leases`` that the options ask for; absent ones are the agent's to choose."""
     if args.exclusive and args.placement not in (None, "exclusive"):
         raise UsageError(f"--exclusive and --placement {args.placement} contradict each other")
+    if "cu_shared" in args.cu and not args.vram:
+        raise UsageError("--cu shared needs --vram: of the shared CUs nothing else bounds a slice")
     one: dict[str, Any] = {**args.vram, **args.cu}
     optional = {"count": args.gpus, "queue_slots": args.queues, "shape": args.shape}
     one.update({name: value for name, value in optional.items() if value is not None})
