@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -113,15 +114,19 @@ class ServiceMachine(RuleBasedStateMachine):
         self.highest = lease.id
         self.known[lease.id] = Known(lease.state, expires, held=sets_of(lease))
 
+    def held_of(self, device: str) -> list[tuple[int, Any]]:
+        """Lease and part for all that is held of *device* in its present epoch."""
+        return [
+            (lease_id, part)
+            for lease_id, known in self.known.items()
+            for part in known.held
+            if part[0] == device and (lease_id, device) not in self.past
+        ]
+
     def disjoint(self, lease: Lease) -> None:
         """Nothing of a fresh lease is another's, but for the shared set."""
         for held in lease.slices:
-            others = [
-                cus
-                for lease_id, known in self.known.items()
-                for device, cus, _, _ in known.held
-                if lease_id != lease.id and device == held.placed.device
-            ]
+            others = [part[1] for owner, part in self.held_of(held.placed.device) if owner != lease.id]
             mine = frozenset(held.placed.cus)
             assert all(not cus & mine or (held.placed.shared and cus == mine) for cus in others)
 
@@ -274,12 +279,7 @@ class ServiceMachine(RuleBasedStateMachine):
             return
         check_sound(self.house.ledger.held(), self.house)
         for device in self.house.agent.inventory().devices:
-            taken = [
-                part
-                for lease_id, known in self.known.items()
-                for part in known.held
-                if part[0] == device.key and (lease_id, device.key) not in self.past
-            ]
+            taken = [part for _, part in self.held_of(device.key)]
             free = self.house.agent.free(device.key)
             assert set(free.cus) == set(range(device.cus)) - {cu for part in taken for cu in part[1]}
             assert free.queue_slots == device.queue_slots - sum(part[3] for part in taken)
