@@ -243,25 +243,26 @@ def picture(ledger: Ledger) -> object:
 def check_sound(held: Iterable[HeldSlice], house: House) -> None:
     """Told from outside: no CU twice (but for the one shared set), no byte and no queue slot too many."""
     inventory = house.agent.inventory()
-    cus: Counter[tuple[str, int]] = Counter()
+    cus: Counter[tuple[tuple[str, int], int]] = Counter()
     pools: Counter[str] = Counter()
-    slots: Counter[str] = Counter()
-    shared: dict[str, frozenset[int]] = {}
+    slots: Counter[tuple[str, int]] = Counter()
+    shared: dict[tuple[str, int], frozenset[int]] = {}
     for one in held:
         placed = one.placed
+        where = (placed.device, placed.epoch)  # CUs of another epoch are others
         pools[placed.pool] += placed.vram_bytes
-        slots[placed.device] += placed.queue_slots
+        slots[where] += placed.queue_slots
         mine = frozenset(placed.cus)
-        if not placed.shared or placed.device not in shared:
-            cus.update((placed.device, cu) for cu in mine)
+        if not placed.shared or where not in shared:
+            cus.update((where, cu) for cu in mine)
         if placed.shared:
-            assert shared.setdefault(placed.device, mine) == mine
+            assert shared.setdefault(where, mine) == mine
     assert all(times == 1 for times in cus.values())
     grantable: Mapping[str, int] = {pool.key: pool.grantable_bytes for pool in inventory.pools}
     # A pool whose device is away is counted when that is back.
     assert all(used <= grantable.get(pool, used) for pool, used in pools.items())
     limits = {device.key: device.queue_slots for device in inventory.devices}
-    assert all(used <= limits.get(device, used) for device, used in slots.items())
+    assert all(used <= limits.get(device, used) for (device, _), used in slots.items())
 
 
 def outside() -> OutsideFault:

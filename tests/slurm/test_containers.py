@@ -131,8 +131,8 @@ def test_an_old_image_is_held(make: Callable[[Path], Image], program: str) -> No
 )
 @pytest.mark.parametrize(("program", "warned"), [("glibc", True), ("musl", False)])
 def test_a_container_without_the_library_is_not_held(image: Image, program: str, warned: bool) -> None:
-    """The environment names a library that the image does not have."""
-    got, said = image.take(charliecloud("ch-run"), program)
+    """The environment names a library that the image does not have, nor /tmp, where a checkout may lie."""
+    got, said = image.take(charliecloud("ch-run --private-tmp"), program)
     assert got == NOT_HELD
     assert ("cannot be preloaded" in said) == warned
 
