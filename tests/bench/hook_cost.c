@@ -1,4 +1,4 @@
-/* What ioctl() costs here: prints nanoseconds per foreign ioctl and per allocation with its release. */
+/* What ioctl() costs here: prints nanoseconds per foreign ioctl and per allocation with its release, on a node. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static double now(void)
 int main(int count, char **words)
 {
 	const int rounds = count > 1 ? atoi(words[1]) : 1000;
-	int fd = open("/dev/kfd", O_RDWR), null = open("/dev/null", O_RDWR), unread;
+	int fd = open(count > 2 ? words[2] : "/dev/kfd", O_RDWR), null = open("/dev/null", O_RDWR), unread;
 	double began = now(), between;
 
 	for (int i = 0; i < 100 * rounds; i++)
