@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nodeagent.api.facade import Agent
 from nodeagent.api.routes import Call, Promise, Reply, Route
 from nodeagent.api.waits import WaitingRoom
@@ -19,44 +21,19 @@ class SlurmRoutes:
 
     def prolog(self, call: Call) -> Reply:
         with self._waiting.seat(call.caller) as seated:
-            wait = LONGEST_WAIT if seated else 0
-            return Reply(str(self._agent.slurm.prolog(call.caller, call.octets, wait)))
+            return Reply(str(self._agent.slurm.prolog(call.caller, call.octets, _wait(seated))))
 
     def epilog(self, call: Call) -> Reply:
         with self._waiting.seat(call.caller) as seated:
-            wait = LONGEST_WAIT if seated else 0
-            return Reply(str(self._agent.slurm.epilog(call.caller, call.octets, wait)))
+            return Reply(str(self._agent.slurm.epilog(call.caller, call.octets, _wait(seated))))
 
     def task(self, call: Call) -> Reply:
         return Reply("".join(f"{line}\n" for line in self._agent.slurm.task(call.caller, call.octets)))
 
     def routes(self) -> tuple[Route, ...]:
-        verdict = {200: Promise("A word, and a line that says why.")}
         return (
-            Route(
-                "POST",
-                "/v1/slurm/prolog",
-                "slurmProlog",
-                "Give a job that is about to start its lease.",
-                self.prolog,
-                verdict,
-                problems=(403, 503),
-                octets=True,
-                administrators=True,
-                media=(PLAIN,),
-            ),
-            Route(
-                "POST",
-                "/v1/slurm/epilog",
-                "slurmEpilog",
-                "Take back the lease of a job that ended.",
-                self.epilog,
-                verdict,
-                problems=(403, 503),
-                octets=True,
-                administrators=True,
-                media=(PLAIN,),
-            ),
+            _of_roots("prolog", "Give a job that is about to start its lease.", self.prolog),
+            _of_roots("epilog", "Take back the lease of a job that ended.", self.epilog),
             Route(
                 "POST",
                 "/v1/slurm/task",
@@ -69,3 +46,24 @@ class SlurmRoutes:
                 media=(PLAIN,),
             ),
         )
+
+
+def _wait(seated: bool) -> float:
+    """Seconds that a call may wait; none where too many wait already."""
+    return LONGEST_WAIT if seated else 0
+
+
+def _of_roots(script: str, summary: str, answer: Callable[[Call], Reply]) -> Route:
+    """The route of one of root's two scripts."""
+    return Route(
+        "POST",
+        f"/v1/slurm/{script}",
+        f"slurm{script.capitalize()}",
+        summary,
+        answer,
+        {200: Promise("A word, and a line that says why.")},
+        problems=(403, 503),
+        octets=True,
+        administrators=True,
+        media=(PLAIN,),
+    )

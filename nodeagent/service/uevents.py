@@ -139,7 +139,7 @@ class Uevents:
         self._dumps.see()
 
     def _tell_unheard(self, dump: str, pci: str) -> None:
-        devices = {one.key for one in self._survey.found().devices if one.pci == pci}
+        devices = self._on_card(pci)
         live = self._ledger.live(LeaseState.ACTIVE)
         log.warning("a card was reset, and nobody heard of it", pci=pci, dump=dump)
         with self._ledger.write(release=True) as tx:
@@ -151,6 +151,10 @@ class Uevents:
                     reason=f"the kernel's {dump} says that the card {pci} was reset; no event told of it",
                     data={"dump": dump, "leases": [one.id for one in live if device in _devices(one)]},
                 )
+
+    def _on_card(self, pci: str) -> set[str]:
+        """Devices of the card at this address; none of another driver's, or where the agent grants none."""
+        return {one.key for one in self._survey.found().devices if one.pci == pci}
 
     def _look_again(self) -> None:
         now = self._clock.boot_ns()
@@ -170,9 +174,9 @@ class Uevents:
     def _lose(self, announced: _Announced) -> None:
         """The leases that were on the card end; the card itself goes on, unless its files say otherwise."""
         reset = announced.reset
-        devices = {one.key for one in self._survey.found().devices if one.pci == reset.pci}
+        devices = self._on_card(reset.pci)
         if not devices:
-            return  # another driver's, or one that the agent does not grant from
+            return
         lost = [lease for lease in self._ledger.live() if self._lost(lease, devices, announced.at_ns)]
         guilty = f" after {reset.guilty}" if reset.guilty else ""
         log.warning("a card was reset", pci=reset.pci, guilty=reset.guilty, leases=[one.id for one in lost])
