@@ -116,8 +116,10 @@ class Queries(ABC):
 
     def unfinished(self) -> frozenset[int]:
         """Leases that failed and of which something outside the ledger may be left."""
-        left = select(effects.c.lease).join(leases, leases.c.id == effects.c.lease)
-        wanted = left.where(leases.c.state == LeaseState.FAILED, effects.c.state != EffectState.UNDONE)
+        # As a subquery: joined, SQLite goes through the journals of all leases that ever were, at every look.
+        failed = select(leases.c.id).where(leases.c.state == LeaseState.FAILED)
+        left = select(effects.c.lease).where(effects.c.lease.in_(failed))
+        wanted = left.where(effects.c.state != EffectState.UNDONE)
         return frozenset(row.lease for row in self._all(wanted.distinct()))
 
     def lease(self, lease_id: int) -> Lease | None:
