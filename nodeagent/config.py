@@ -20,6 +20,7 @@ from nodeagent.domain.errors import InvalidField
 DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
 DEFAULT_STATE = Path("/var/lib/nodeagent")
+DEFAULT_CDI = Path("/run/cdi")
 DEFAULT_SPOOL = Path("/var/spool/nodeagent/slurm")
 
 
@@ -114,6 +115,18 @@ class Hook(_Section):
     """The library that keeps programs to their slice from within."""
 
     enabled: bool = Field(default=True, description="load the hook into the programs of leases")
+
+
+class Cdi(_Section):
+    """Leases as devices of the Container Device Interface."""
+
+    enabled: bool = Field(default=True, description="make a lease a CDI device where its request asks for it")
+    directory: Path = Field(
+        default=DEFAULT_CDI, description="where the engines look for CDI files; root's alone to write"
+    )
+    banks: bool = Field(
+        default=True, description="show containers KFD's memory banks no larger than their slice"
+    )
 
 
 class Watch(_Section):
@@ -214,6 +227,7 @@ class Config(_Section):
     devices: Devices = Devices()
     guarantee: Guarantee = Guarantee()
     hook: Hook = Hook()
+    cdi: Cdi = Cdi()
     watch: Watch = Watch()
     closure: Closure = Closure()
     limits: Limits = Limits()

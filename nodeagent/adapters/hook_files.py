@@ -19,6 +19,7 @@ from pathlib import Path
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes, usage_path
 from nodeagent.adapters.hook_space import UsageSpace, make_own
 from nodeagent.adapters.hook_usage import Usage, UsageFile, fresh
+from nodeagent.adapters.replacing import replace
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import OutsideFault
 
@@ -26,7 +27,6 @@ from nodeagent.domain.errors import OutsideFault
 ROOT = Path("/run/nodeagent/hook")
 LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIMITS_MODE = 0o444
 _LEASE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _PRELOADABLE = re.compile(
@@ -106,7 +106,7 @@ class HookFiles:
         with _named(path):
             path.parent.mkdir(mode=0o711, exist_ok=True)
             path.parent.chmod(0o711)
-            _replace(path, limits_bytes(lease_id, devices, str(usage.path), strict=strict), _LIMITS_MODE)
+            replace(path, limits_bytes(lease_id, devices, str(usage.path), strict=strict), _LIMITS_MODE)
         return path
 
     def verify(self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool) -> None:
@@ -196,7 +196,7 @@ class HookFiles:
             copy.parent.mkdir(mode=0o755, exist_ok=True)
             copy.parent.chmod(0o755)
             if not copy.exists():
-                _replace(copy, content, 0o755)
+                replace(copy, content, 0o755)
         return copy
 
     def _open_directories(self) -> None:
@@ -216,15 +216,3 @@ def _named(path: Path) -> Iterator[None]:
         raise outside_fault(
             fault.filename or path, fault, ENOSPC="no space: usage files were made to grow"
         ) from fault
-
-
-def _replace(path: Path, content: bytes, mode: int) -> None:
-    new = path.with_name(fresh(path.name))
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, _CREATE, mode)
-    try:
-        os.write(descriptor, content)
-        os.fchmod(descriptor, mode)  # whatever the umask
-    finally:
-        os.close(descriptor)
-    new.rename(path)

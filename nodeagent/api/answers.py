@@ -54,6 +54,12 @@ class GuaranteeAnswer(Answer):
     ipc: str
 
 
+class ContainerAnswer(Answer):
+    """What containers are given of a lease: for its holder and administrators alone."""
+
+    cdi: str | None  # what --device takes
+
+
 class LeaseAnswer(Answer):
     """What is null on a lease with ``masked`` is hidden from this caller."""
 
@@ -67,6 +73,7 @@ class LeaseAnswer(Answer):
     denied: int | None
     environment: dict[str, str | None] | None  # null value: unset
     cgroup: str | None
+    container: ContainerAnswer | None
     request_id: str | None
     priority: str | None
     created_at: str | None

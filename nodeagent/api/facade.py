@@ -64,6 +64,9 @@ class Agent(Protocol):
     def told(self, lease: Lease) -> Told | None:
         """What the lease's programs say that they use; None where nothing hears them."""
 
+    def cdi(self, caller: Caller, lease: Lease) -> str | None:
+        """The CDI device that the lease is, for whoever may use it."""
+
     def attach(self, caller: Caller, lease_id: int) -> Lease: ...
 
     def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:

@@ -66,7 +66,8 @@ class LeaseRoutes:
             return Reply(self._presenter.refusal(outcome), 409)
         status = (201 if outcome.fresh else 200) if isinstance(outcome, Granted) else 202
         where = {"Location": f"/v1/leases/{outcome.lease.id}"}
-        return Reply(self._presenter.own_lease(outcome.lease), status, where)
+        cdi = self._agent.cdi(call.caller, outcome.lease)
+        return Reply(self._presenter.own_lease(outcome.lease, cdi), status, where)
 
     def list_all(self, call: Call) -> Reply:
         query = call.query
@@ -140,7 +141,8 @@ class LeaseRoutes:
 
     def _shown(self, lease: Lease, call: Call, headers: Mapping[str, str] | None = None) -> Reply:
         told = self._agent.told(lease) if call.viewer.sees(lease.holder.uid) else None
-        return Reply(self._presenter.lease(lease, call.viewer, told), headers=headers or {})
+        cdi = self._agent.cdi(call.caller, lease)
+        return Reply(self._presenter.lease(lease, call.viewer, told, cdi), headers=headers or {})
 
     def routes(self) -> tuple[Route, ...]:
         one = "/v1/leases/{id}"

@@ -42,7 +42,7 @@ def digest(body: LeaseOrderBody) -> str:
     Defaults that come from the caller's process are not in it, so that a retry by another process of the same
     user is the same request.
     """
-    asked = body.model_dump(mode="json", exclude=_NOT_IN_DIGEST)
+    asked = body.model_dump(mode="json", exclude=_NOT_IN_DIGEST | ({"cdi"} if not body.cdi else set()))
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -85,6 +85,7 @@ def _request(body: LeaseOrderBody) -> Request:
         link_bind=body.link_bind,
         require=_requirement(body.require),
         priority=Priority(body.priority),
+        cdi=body.cdi,
     )
 
 

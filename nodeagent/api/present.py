@@ -59,12 +59,14 @@ class Presenter:
 
     clock: Clock
 
-    def lease(self, lease: Lease, viewer: Viewer, told: Told | None = None) -> answers.LeaseAnswer:
-        return self._full(lease, told) if viewer.sees(lease.holder.uid) else self._masked(lease)
+    def lease(
+        self, lease: Lease, viewer: Viewer, told: Told | None = None, cdi: str | None = None
+    ) -> answers.LeaseAnswer:
+        return self._full(lease, told, cdi) if viewer.sees(lease.holder.uid) else self._masked(lease)
 
-    def own_lease(self, lease: Lease) -> answers.LeaseAnswer:
+    def own_lease(self, lease: Lease, cdi: str | None = None) -> answers.LeaseAnswer:
         """A lease that the caller has just acted on, which the use case allowed."""
-        return self._full(lease)
+        return self._full(lease, cdi=cdi)
 
     def device(self, device: Device, free: Free) -> answers.DeviceAnswer:
         geometry = device.geometry
@@ -151,7 +153,7 @@ class Presenter:
             next=refusal.next_act,
         )
 
-    def _full(self, lease: Lease, told: Told | None = None) -> answers.LeaseAnswer:
+    def _full(self, lease: Lease, told: Told | None = None, cdi: str | None = None) -> answers.LeaseAnswer:
         return answers.LeaseAnswer(
             id=lease.id,
             state=lease.state,
@@ -174,6 +176,7 @@ class Presenter:
             denied=None if told is None else min(told.denied, _LARGEST),
             environment=None if lease.environment is None else dict(lease.environment),
             cgroup=lease.cgroup,
+            container=None if cdi is None else answers.ContainerAnswer(cdi=cdi),
             request_id=lease.request_id,
             priority=lease.request.priority,
             created_at=timestamp(lease.created_at),
@@ -194,6 +197,7 @@ class Presenter:
             denied=None,
             environment=None,
             cgroup=None,
+            container=None,
             request_id=None,
             priority=None,
             created_at=None,

@@ -22,7 +22,7 @@ class Action(StrEnum):
     REPORT_CGROUP = "report_cgroup"
     STOP_UNIT = "stop_unit"
     REMOVE_CGROUP = "remove_cgroup"
-    REMOVE_HOOK_FILES = "remove_hook_files"
+    REMOVE_FILES = "remove_files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Snapshot:
     known: frozenset[int] = frozenset()  # not ended, holding a slice, or with something left to undo
     cgroups: Mapping[int, SeenCgroup] = field(default_factory=dict)
     units: frozenset[int] = frozenset()  # slice units that systemd runs
-    hooked: frozenset[int] = frozenset()  # those with files of the hook
+    filed: frozenset[int] = frozenset()  # those with files of the hook or for containers
     sidecars: frozenset[int] = frozenset()
     outdated: frozenset[int] = frozenset()  # those that shall have a sidecar that says so, and have not
     wanted: frozenset[int] = frozenset()  # those that shall have one
@@ -90,7 +90,7 @@ def plan(seen: Snapshot) -> tuple[Step, ...]:
     order = list(Action)
     steps = [*_sidecars(seen), *_frozen(seen)]
     lost = {step.lease for step in steps if step.action is Action.REBUILD_LEASE}
-    beside = (seen.cgroups.keys() | seen.units | seen.hooked) - seen.known - lost
+    beside = (seen.cgroups.keys() | seen.units | seen.filed) - seen.known - lost
     steps += [step for lease in sorted(beside) for step in _things(lease, seen)]
     return tuple(sorted(steps, key=lambda step: (order.index(step.action), step.lease)))
 
@@ -143,5 +143,5 @@ def _things(lease: int, seen: Snapshot) -> Iterator[Step]:
         yield Step(Action.STOP_UNIT, lease, f"systemd runs the slice of lease {lease}, which is none")
     if cgroup is not None:
         yield Step(Action.REMOVE_CGROUP, lease, f"{cgroup.path} is empty, and of no lease")
-    if lease in seen.hooked:
-        yield Step(Action.REMOVE_HOOK_FILES, lease, f"the hook has files of lease {lease}, which is none")
+    if lease in seen.filed:
+        yield Step(Action.REMOVE_FILES, lease, f"there are files of lease {lease}, which is none")

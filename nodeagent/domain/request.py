@@ -64,3 +64,4 @@ class Request:
     link_bind: bool = False
     require: Requirement = Requirement()
     priority: Priority = Priority.NORMAL
+    cdi: bool = False  # containers are given the lease as a CDI device

@@ -68,6 +68,7 @@ def _request(text: str) -> Request:
             ipc=Ipc(require["ipc"]) if require.get("ipc") else None,
         ),
         priority=Priority(stored["priority"]),
+        cdi=stored.get("cdi", False),  # a request from before there was any
     )
 
 

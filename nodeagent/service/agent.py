@@ -19,7 +19,7 @@ from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
-from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns_nothing
+from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns, owns_nothing
 from nodeagent.service.shared_memory import Left
 from nodeagent.service.slurm import Slurm
 from nodeagent.service.survey import Survey, free_of
@@ -51,6 +51,7 @@ class AgentParts:
     identity: Identity
     told: Callable[[int], Told | None]
     left: Callable[[Lease], Left] | None
+    cdi: Callable[[int], str | None]
     tiers: Callable[[], tuple[Tier, ...]]
     unready: Callable[[], str | None]
     slurm: Slurm
@@ -119,6 +120,11 @@ class Agent:
     def told(self, lease: Lease) -> Told | None:
         """What the programs of an active lease say that they use; None where nothing hears them."""
         return self._parts.told(lease.id) if lease.state is LeaseState.ACTIVE else None
+
+    def cdi(self, caller: Caller, lease: Lease) -> str | None:
+        """The CDI device that an active lease is, for whoever may use it; None for others, and of others."""
+        shown = lease.request.cdi and lease.state is LeaseState.ACTIVE and owns(caller, lease)
+        return self._parts.cdi(lease.id) if shown else None
 
     def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease once it has left a passing state, or as it is after *seconds*."""

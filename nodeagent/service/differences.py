@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import structlog
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
-from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import AgentError, LedgerUnavailable
@@ -26,6 +26,16 @@ _BEFORE_ALL_RUN = frozenset({Action.REBUILD_LEASE, Action.THAW_CGROUP})  # a reb
 UNSEEN = "the node was not compared with the ledger yet"
 
 
+class LeaseFiles(Protocol):
+    """Files that effects make, some for each lease."""
+
+    def leases(self) -> frozenset[int]:
+        """Those that have any, half made ones too. Raises OutsideFault."""
+
+    def remove(self, lease: int, /) -> None:
+        """Take away what there is. Raises OutsideFault."""
+
+
 class Differences:
     """Each difference is told when it is new, and again when its action did not take; not at every look.
 
@@ -38,14 +48,14 @@ class Differences:
         clock: Clock,
         tree: CgroupTree | None,
         systemd: Systemd | None,
-        hook: HookFiles,
+        files: Sequence[LeaseFiles],
         sidecars: Sidecars,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
         self._tree = tree
         self._systemd = systemd
-        self._hook = hook
+        self._files = tuple(files)
         self._sidecars = sidecars
         self._units_ns: int | None = None
         self._nested: dict[int, CgroupRef] | None = None  # of no known lease, where a start found them
@@ -60,7 +70,7 @@ class Differences:
             Action.REMOVE_SIDECAR: sidecars.remove,
             Action.STOP_UNIT: self._stop_unit,
             Action.REMOVE_CGROUP: self._remove_cgroup,
-            Action.REMOVE_HOOK_FILES: self._remove_hook_files,
+            Action.REMOVE_FILES: self._remove_files,
         }
 
     def strangers(self) -> tuple[str, ...]:
@@ -101,7 +111,7 @@ class Differences:
     def _snapshot(self, units: bool) -> Snapshot:
         cgroups = {**self._nested_ones(), **(self._tree.existing() if self._tree else {})}
         running = self._units() if units else frozenset()
-        hooked, sidecars = self._hook.leases(), self._sidecars.leases()
+        filed, sidecars = self._filed(), self._sidecars.leases()
         known, wanted = self._known(), self._sidecars.wanted()
         lost = self._sidecars.lost(sidecars - known)
         self._nested = {lease: ref for lease, ref in self._nested_ones().items() if lease not in known}
@@ -109,7 +119,7 @@ class Differences:
             known=known,
             cgroups={lease: self._seen(ref) for lease, ref in cgroups.items() if lease not in known},
             units=running,
-            hooked=hooked,
+            filed=filed,
             sidecars=sidecars,
             outdated=self._sidecars.outdated(wanted, sidecars),
             wanted=frozenset(wanted),
@@ -124,6 +134,9 @@ class Differences:
         if self._nested is None:
             self._nested = dict(self._tree.nested())
         return {lease: ref for lease, ref in self._nested.items() if self._tree.exists(ref)}
+
+    def _filed(self) -> frozenset[int]:
+        return frozenset().union(*(files.leases() for files in self._files))
 
     def _known(self) -> frozenset[int]:
         return self._ledger.present() | self._ledger.unfinished()
@@ -209,11 +222,11 @@ class Differences:
         self._tree.remove(ref)
         return True
 
-    def _remove_hook_files(self, lease: int) -> bool:
-        if lease not in self._hook.leases():
-            return False
-        self._hook.remove(lease)
-        return True
+    def _remove_files(self, lease: int) -> bool:
+        there = [files for files in self._files if lease in files.leases()]
+        for files in there:
+            files.remove(lease)
+        return bool(there)
 
 
 def _in_doubt(steps: Sequence[Step]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class Setting:
     adopted: bool  # what it holds runs already, with whatever it has loaded and allocated
     placed: tuple[PlacedSlice, ...]
     inventory: Inventory
+    cdi: bool = False  # containers are given the lease as a CDI device
 
 
 class Means(Protocol):
@@ -46,6 +47,13 @@ class Means(Protocol):
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         """The effects for the lease's journal, in order; none where it does not apply."""
+
+
+class Door(Means, Protocol):
+    """A way into leases, on demand. It is shut before those who are in are ended."""
+
+    def closed(self, setting: Setting) -> str | None:
+        """Why such a lease cannot have it, though it is demanded; None also where nobody demands it."""
 
 
 def why_not(means: Means, setting: Setting) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodeagent.adapters.cgroup import CgroupTree, nest_below
@@ -18,14 +18,14 @@ from nodeagent.domain.request import Request
 from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, OCCUPANTS, PROCESS, home_of
 from nodeagent.service.effects import Planned
 from nodeagent.service.job_effects import job_home
-from nodeagent.service.means import Means, Setting, why_not
+from nodeagent.service.means import Door, Means, Setting, why_not
 from nodeagent.service.orders import Behalf, Caller, Tier
 
 
 class Planner:
     """Plans the journal of a lease from the node's *means*. *tree* is None where no cgroups can be made.
 
-    *floor* is what the site demands of every lease, beside what its request demands.
+    *floor* is what the site demands of every lease, beside what its request demands. *doors* are shut first.
     """
 
     def __init__(
@@ -35,12 +35,14 @@ class Planner:
         means: Sequence[Means],
         clock: Clock,
         floor: Requirement | None = None,
+        doors: Sequence[Door] = (),
     ) -> None:
         self._tree = tree
         self._no_tree = no_tree
         self._means = tuple(means)
         self._clock = clock
         self._floor = floor or Requirement()
+        self._doors = tuple(doors)
 
     def home(
         self,
@@ -82,11 +84,12 @@ class Planner:
         After that what would, by tier, and why it does not.
         """
         cgroup = None if adopted or self._tree is None else {"lease": None, "parent": None}
-        setting = Setting(uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory)
+        setting = self._setting(uid, request, cgroup, placed, inventory, adopted=adopted)
         promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in self._means)
         short = self._demanded(request).short_of(promised)
         would = [means for means in self._means if short.helped_by(means.at_best)]
-        return *short.unmet(promised), *(why_not(means, setting) for means in would)
+        closed = [why for door in self._doors if (why := door.closed(setting))]
+        return *short.unmet(promised), *(why_not(means, setting) for means in would), *closed
 
     def shortfall(self, request: Request, given: Guarantee) -> tuple[str, ...]:
         """What the request or the site demands and *given* does not hold."""
@@ -103,14 +106,16 @@ class Planner:
     ) -> list[Planned]:
         """The further effects, known once the slices are: what is set before anyone enters.
 
-        Occupants come last, so that they are gone before anything that holds them is undone.
+        Occupants come last but for the doors, so that they are gone before what holds them is undone, and
+        nobody comes in meanwhile.
         """
         home = next((record for record in journal if record.kind == CGROUP), None)
         cgroup = None if home is None else home_of(home.arguments)
-        adopted = adopted_by(journal)
-        setting = Setting(uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory)
+        setting = self._setting(uid, request, cgroup, placed, inventory, adopted=adopted_by(journal))
         planned = [effect for means in self._means for effect in means.plan(lease_id, setting)]
-        return planned if cgroup is None else [*planned, Planned(OCCUPANTS, cgroup)]
+        if cgroup is not None:
+            planned.append(Planned(OCCUPANTS, cgroup))
+        return planned + [effect for door in self._doors for effect in door.plan(lease_id, setting)]
 
     def process(self, pid: int, start_time: int, *, strict: bool) -> Planned:
         """Hold the slice for a process outside every cgroup of ours; *strict*: until it has ended."""
@@ -124,7 +129,21 @@ class Planner:
         cgroup = Tier(
             "cgroup", self._tree is not None, self._no_tree or "leases are grouped and ended by cgroup"
         )
-        return cgroup, *(means.tier() for means in self._means)
+        return cgroup, *(means.tier() for means in (*self._means, *self._doors))
+
+    def _setting(
+        self,
+        uid: int,
+        request: Request,
+        cgroup: Mapping[str, Any] | None,
+        placed: Sequence[PlacedSlice],
+        inventory: Inventory,
+        *,
+        adopted: bool,
+    ) -> Setting:
+        return Setting(
+            uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory, cdi=request.cdi
+        )
 
     def _demanded(self, request: Request) -> Requirement:
         return request.require.and_floor(self._floor)

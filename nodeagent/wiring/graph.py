@@ -11,6 +11,8 @@ from flask import Flask
 
 from nodeagent import __version__
 from nodeagent import config as settings
+from nodeagent.adapters.bank_files import BankFiles
+from nodeagent.adapters.cdi_files import CdiFiles
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
@@ -76,18 +78,19 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     base = _base(config, node, clock, tree, conf, baselines, foreign)
     sidecars = Sidecars(SidecarFiles(name), base.ledger, clock, tree)
     in_use = partial(gpu_in_use, kfd_proc_root=node.kfd_processes)
-    ground = Ground(node, clock, tree, systemd, hook, in_use, baselines.idle)
+    banks, cdi = BankFiles(name, node.tree), CdiFiles(name, config.cdi.directory)
+    ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle)
     tiers = build_tiers(config, ground, base.ledger, base.survey)
     leases = build_leases(
         base,
         tiers,
-        Planner(tree, no_tree, tiers.means, clock, Requirement(memory=Memory(config.guarantee.memory))),
+        Planner(tree, no_tree, tiers.means, clock, _floor(config), tiers.doors),
         in_use=in_use,
         keep=sidecars.keep,
         shared_cu_percent=config.defaults.shared_cu,
         timeout_seconds=config.release.timeout_seconds,
     )
-    differences = Differences(base.ledger, clock, tree, systemd, hook, sidecars)
+    differences = Differences(base.ledger, clock, tree, systemd, (hook, banks, cdi), sidecars)
     jobs = build_jobs(
         config.slurm, base, leases, conf=conf, effects=tiers.effects, doubts=differences.strangers
     )
@@ -102,7 +105,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     )
     agent = build_agent(base, tiers, leases, jobs, Identity(socket.gethostname(), node.machine, __version__))
     watch = _watch(config, node, base, tiers, leases, baselines, foreign)
-    life = Life(base, leases, reconciler, watch, baselines, sidecars, hook, node.machine)
+    life = Life(base, leases, reconciler, watch, baselines, sidecars, (banks, hook), node.machine)
     return Built(agent, _app(config, agent, clock), base.ledger, reconciler, life.start, life.stop)
 
 
@@ -121,6 +124,7 @@ def build_agent(base: Base, tiers: Tiers, leases: Leases, jobs: Jobs, identity: 
             identity=identity,
             told=leases.journal.told,
             left=tiers.shared_memory.view if tiers.shared_memory else None,
+            cdi=tiers.cdi.device,
             tiers=leases.planner.tiers,
             unready=jobs.readiness.why_not,
             slurm=jobs.slurm,
@@ -243,6 +247,10 @@ def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
     tree = CgroupTree(mount, name)
     why = tree.writable()
     return (tree, None) if why is None else (None, f"{why}: leases are held by process")
+
+
+def _floor(config: settings.Config) -> Requirement:
+    return Requirement(memory=Memory(config.guarantee.memory))
 
 
 def _watch_policy(config: settings.Config) -> WatchPolicy:

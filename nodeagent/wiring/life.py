@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from nodeagent import __version__
-from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.service.baselines import Baselines
 from nodeagent.service.reconcile import Reconciler
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.watch import Watch
 from nodeagent.wiring.leases import Base, Leases
+
+
+class Directories(Protocol):
+    """Directories below /run that the agent makes for its files."""
+
+    def leave(self) -> None:
+        """Take them away, as far as nothing of any lease or agent is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,7 @@ class Life:
     watch: Watch
     baselines: Baselines
     sidecars: Sidecars
-    hook: HookFiles
+    directories: tuple[Directories, ...]
     machine: str
 
     def start(self) -> None:
@@ -45,7 +52,8 @@ class Life:
         self.leases.releaser.close()
         self.base.ledger.close()
         self.sidecars.leave()
-        self.hook.leave()
+        for directories in self.directories:
+            directories.leave()
         if self.base.tree is not None:
             self.base.tree.leave()
 

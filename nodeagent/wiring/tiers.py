@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from nodeagent import config as settings
+from nodeagent.adapters.bank_files import BankFiles
+from nodeagent.adapters.cdi_files import CdiFiles
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.closure import OutsideCgroups
 from nodeagent.adapters.display import lit_connector
@@ -21,6 +23,7 @@ from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import Clock
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.cdi import CDI, CdiDoor, CdiEffect
 from nodeagent.service.census import Census
 from nodeagent.service.cgroup_effects import (
     ADOPTED,
@@ -43,8 +46,10 @@ from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
 from nodeagent.service.job_effects import ByHome, Heirs, JobCgroupEffect, JobDmemEffect, JobOccupantsEffect
 from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
-from nodeagent.service.means import Means
+from nodeagent.service.means import Door, Means
+from nodeagent.service.memory_banks import BANKS, BanksEffect, BanksMeans
 from nodeagent.service.obstacles import Obstacles
+from nodeagent.service.offers import Offers
 from nodeagent.service.private_ipc import PRIVATE_IPC, PrivateIpcEffect, PrivateIpcMeans
 from nodeagent.service.proof import KFD, VRAM, Idle, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler
@@ -63,6 +68,8 @@ class Ground:
     tree: CgroupTree | None
     systemd: Systemd | None
     hook: HookFiles
+    banks: BankFiles
+    cdi: CdiFiles
     in_use: Callable[[int], bool]  # whether a process has a GPU open
     idle: Idle  # what a pool used when nobody worked on it, bytes
 
@@ -75,9 +82,11 @@ class Tiers:
     supervisor: Supervisor
     effects: Mapping[str, Effect]
     means: tuple[Means, ...]
+    doors: tuple[Door, ...]
     obstacles: Obstacles
     looks: Mapping[str, Callable[[], None]]
     shared_memory: SharedMemory | None
+    cdi: CdiFiles
 
     @property
     def kept(self) -> dict[str, Effect]:
@@ -118,12 +127,15 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         SUPERVISED: SupervisedEffect(supervisor),
         PRIVATE_IPC: PrivateIpcEffect(supervisor),
         GATE: GateEffect(gate, survey),
+        BANKS: BanksEffect(ground.banks),
+        CDI: CdiEffect(ground.cdi),
     }
     shared_memory = None
     if tree is not None:
         shared_memory = _shared_memory(ground, tree, ledger)
         occupants = Counted(effects[OCCUPANTS], shared_memory.census)
         effects |= {IPC: IpcEffect(ledger, shared_memory), OCCUPANTS: occupants}
+    banks = _banks(config, ground)
     # Undone from the last to the first: who died, then who might still enter, then the memory.
     means: tuple[Means, ...] = (
         IpcMeans(_ipc_stays(config)),
@@ -134,12 +146,15 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
         KfdMeans(ground.clock),
+        banks,
     )
+    offers = Offers(node.root, [banks.mounts])
+    doors = (CdiDoor(ground.cdi if config.cdi.enabled else None, offers.of),)
     looks = {"gate": gate.look}
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
     looks |= {"census": shared_memory.census.look} if shared_memory else {}
-    return Tiers(dmem, supervisor, effects, means, obstacles, looks, shared_memory)
+    return Tiers(dmem, supervisor, effects, means, doors, obstacles, looks, shared_memory, ground.cdi)
 
 
 def _kernel_tier(
@@ -187,6 +202,12 @@ def _effects(
             job = JobDmemEffect(tree, dmem, clock, heirs, kernel)
             effects[DMEM] = ByHome(DmemEffect(tree, dmem, kernel), job)
     return effects
+
+
+def _banks(config: settings.Config, ground: Ground) -> BanksMeans:
+    if not ground.node.announced:
+        return BanksMeans(None, "containers see this machine's own topology, and not a simulated one")
+    return BanksMeans(ground.banks if config.cdi.banks else None, "turned off by cdi.banks")
 
 
 def _shared_memory(ground: Ground, tree: CgroupTree, ledger: Ledger) -> SharedMemory:

@@ -108,6 +108,7 @@ class FakeAgent:
     fault: Exception | None = None
     ready: bool = True
     says: Told | None = None
+    cdi: Callable[[Caller, Lease], str | None] = lambda caller, lease: None
     on_wait: Callable[[float], None] = lambda seconds: None
     slurm: FakeSlurm = field(default_factory=FakeSlurm)
 

@@ -319,3 +319,13 @@ def test_waiting_without_a_seat_is_answered_at_once(user, agent, waiting, caller
         events = user.get("/v1/events?wait=5")
         assert (events.status_code, events.headers["Retry-After"]) == (200, "1")
         assert ("wait", 5) not in agent.calls
+
+
+def test_a_leases_device_is_shown_where_it_may_be_used(user, agent):
+    """In the answer to the request, and to a look at the one lease; lists have no names of devices."""
+    agent.cdi = lambda caller, lease: "nodeagent.local/lease=1" if lease.request.cdi else None
+    made = user.post("/v1/leases", json={"cdi": True}).json
+    assert made["container"] == {"cdi": "nodeagent.local/lease=1"}
+    assert user.get(f"/v1/leases/{made['id']}").json["container"] == made["container"]
+    assert user.get("/v1/leases").json["leases"][0]["container"] is None
+    assert user.post("/v1/leases", json={}).json["container"] is None

@@ -90,3 +90,11 @@ def test_the_digest_is_of_what_is_asked_for(client_of, agent):
     same.append(order(one, agent, {"slices": [{"cus": 8}], "numa_bind": True, "wait_seconds": 9}, 202).digest)
     assert len(set(same)) == 1
     assert order(one, agent, {"slices": [{"cus": 9}], "numa_bind": True}, 202).digest not in same
+
+
+def test_a_device_that_is_not_asked_for_is_no_part_of_the_request(user, agent):
+    """So that a request of a client from before there were any is still the same one."""
+    plain, none, device = ({}, {"cdi": False}, {"cdi": True})
+    digests = [order(user, agent, body).digest for body in (plain, none, device)]
+    assert digests[0] == digests[1] != digests[2]
+    assert digests[0] == "04b7ff99370d7d25385d959c241b88bd48457ee72644bace0b3c6c2b3365341d"

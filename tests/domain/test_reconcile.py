@@ -18,11 +18,11 @@ SEVEN = frozenset({7})
         (Snapshot(known=SEVEN), ()),
         (Snapshot(cgroups={7: EMPTY}), (Action.REMOVE_CGROUP,)),
         (Snapshot(cgroups={7: POPULATED}), (Action.REPORT_CGROUP,)),
-        (Snapshot(hooked=SEVEN), (Action.REMOVE_HOOK_FILES,)),
+        (Snapshot(filed=SEVEN), (Action.REMOVE_FILES,)),
         (Snapshot(units=SEVEN), (Action.STOP_UNIT,)),
         (Snapshot(cgroups={7: EMPTY}, units=SEVEN), (Action.STOP_UNIT, Action.REMOVE_CGROUP)),
-        (Snapshot(cgroups={7: POPULATED}, units=SEVEN, hooked=SEVEN), (Action.REPORT_CGROUP,)),
-        (Snapshot(known=SEVEN, cgroups={7: EMPTY}, units=SEVEN, hooked=SEVEN), ()),
+        (Snapshot(cgroups={7: POPULATED}, units=SEVEN, filed=SEVEN), (Action.REPORT_CGROUP,)),
+        (Snapshot(known=SEVEN, cgroups={7: EMPTY}, units=SEVEN, filed=SEVEN), ()),
         (Snapshot(known=SEVEN, cgroups={7: POPULATED}), ()),
         (Snapshot(known=SEVEN, frozen={7: POPULATED.path}), (Action.THAW_CGROUP,)),
     ],
@@ -53,28 +53,28 @@ def test_only_what_may_be_in_use_stops_grants() -> None:
 
 def test_actions_come_in_their_order_then_by_lease() -> None:
     """Units of all leases are stopped before the first cgroup is removed."""
-    seen = Snapshot(cgroups={8: EMPTY, 7: EMPTY}, units=frozenset({8}), hooked=frozenset({7}))
+    seen = Snapshot(cgroups={8: EMPTY, 7: EMPTY}, units=frozenset({8}), filed=frozenset({7}))
     assert [(step.action, step.lease) for step in plan(seen)] == [
         (Action.STOP_UNIT, 8),
         (Action.REMOVE_CGROUP, 7),
         (Action.REMOVE_CGROUP, 8),
-        (Action.REMOVE_HOOK_FILES, 7),
+        (Action.REMOVE_FILES, 7),
     ]
 
 
 def test_each_step_says_what_differs() -> None:
     """The path of a cgroup, the lease of the rest."""
-    seen = Snapshot(cgroups={7: EMPTY}, units=SEVEN, hooked=SEVEN)
+    seen = Snapshot(cgroups={7: EMPTY}, units=SEVEN, filed=SEVEN)
     assert all(EMPTY.path in step.why or "lease 7" in step.why for step in plan(seen))
 
 
 def forgotten(**seen: object) -> Snapshot:
     """A sidecar of lease 7 that the ledger never had, with an empty cgroup and files of the hook."""
     sidecar = SeenSidecar("/run/7.json", **seen)
-    return Snapshot(sidecars=SEVEN, forgotten={7: sidecar}, cgroups={7: EMPTY}, hooked=SEVEN)
+    return Snapshot(sidecars=SEVEN, forgotten={7: sidecar}, cgroups={7: EMPTY}, filed=SEVEN)
 
 
-REMOVED = (Action.REMOVE_SIDECAR, Action.REMOVE_CGROUP, Action.REMOVE_HOOK_FILES)
+REMOVED = (Action.REMOVE_SIDECAR, Action.REMOVE_CGROUP, Action.REMOVE_FILES)
 
 
 @pytest.mark.parametrize(

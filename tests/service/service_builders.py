@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from service_world import SCRIPTED, PlannerWithMore, ScriptedEffect, TurnedClock
 
 from nodeagent.adapters import machine
+from nodeagent.adapters.bank_files import BankFiles
+from nodeagent.adapters.cdi_files import CdiFiles
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
@@ -102,12 +104,18 @@ class House:
         base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas)
         self.changes, self.locks = base.changes, base.locks
         self.hook = hook or HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
-        ground = Ground(node, clock, tree, None, self.hook, self.in_use, self.baselines.idle)
+        self.banks = BankFiles("gpulease_test", node.tree, root=state / "run" / "banks")
+        self.cdi = CdiFiles("gpulease_test", state / "cdi")
+        ground = Ground(
+            node, clock, tree, None, self.hook, self.banks, self.cdi, self.in_use, self.baselines.idle
+        )
         tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
         self.tiers = replace(tiers, effects={**tiers.effects, **scripted})
         planned = PlannerWithMore if effect else Planner
-        self.planner = planned(tree, None if tree else "none", self.tiers.means, clock)
+        self.planner = planned(
+            tree, None if tree else "none", self.tiers.means, clock, doors=self.tiers.doors
+        )
         self.sidecar_files = SidecarFiles("gpulease_test", root=state / "run" / "leases")
         self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
         leases = build_leases(
@@ -120,7 +128,9 @@ class House:
             timeout_seconds=timeout,
         )
         self.journal, self.granter, self.releaser = leases.journal, leases.granter, leases.releaser
-        self.differences = Differences(self.ledger, clock, tree, None, self.hook, self.sidecars)
+        self.differences = Differences(
+            self.ledger, clock, tree, None, (self.hook, self.banks, self.cdi), self.sidecars
+        )
         self.jobs = build_jobs(
             settings.slurm,
             base,

@@ -140,7 +140,7 @@ def test_hook_files_of_no_lease_are_removed(build, tree: CgroupTree, hook_files:
     hook_files.prepare(90, 0, [DEVICE], strict=False)
     home.look()
     assert hook_files.leases() == {lease.id}
-    assert done(home) == [("remove_hook_files", 90)]
+    assert done(home) == [("remove_files", 90)]
 
 
 def test_hook_files_stay_under_a_process(build, tree: CgroupTree, hook_files: HookFiles, children) -> None:
@@ -165,7 +165,7 @@ def test_a_unit_of_no_lease_is_stopped(build, tree: CgroupTree, clock: TurnedClo
     with tree.open(tree.create(80)) as cgroup:
         cgroup.move(child.pid)
     units = Units(tree.name(lease.id), tree.name(80), tree.name(90), "user-1000.slice")
-    Differences(home.ledger, clock, tree, units, home.hook, home.sidecars).look()
+    Differences(home.ledger, clock, tree, units, [home.hook], home.sidecars).look()
     assert units.names == {tree.name(lease.id), tree.name(80), "user-1000.slice"}
     assert child.poll() is None
     assert done(home) == [("stop_unit", 90)]

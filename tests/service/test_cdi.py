@@ -1,0 +1,136 @@
+"""Leases as CDI devices: who gets one, what it gives, and when it is revoked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from service_builders import House, admin, order_of, user
+
+from nodeagent.config import Cdi
+from nodeagent.domain.guarantee import Ipc, Memory, Requirement
+from nodeagent.domain.lease import Lease, LeaseState
+from nodeagent.domain.refusals import Code, Refusal
+from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.service.effects import Planned
+from nodeagent.service.means import Setting
+from nodeagent.service.memory_banks import BanksEffect, BanksMeans
+
+pytestmark = pytest.mark.root
+Build = Callable[..., House]
+GIB = 1 << 30
+
+
+def asked(**demands: Any) -> Request:
+    return Request((SliceRequest(cus=8, vram_bytes=GIB),), require=Requirement(**demands), cdi=True)
+
+
+def edits(house: House, lease: Lease) -> dict[str, Any]:
+    (device,) = json.loads(house.cdi.path(lease.id).read_bytes())["devices"]
+    return dict(device["containerEdits"])
+
+
+def test_a_lease_is_a_device_where_it_asks_to_be(house: House) -> None:
+    """With its own nodes and environment; the ledger has no word of the name."""
+    lease = house.grant(user(1000), request=asked())
+    device = house.agent.cdi(user(1000), lease)
+    assert device is not None and device.startswith("nodeagent.local/lease=")
+    inside = [node["path"] for node in edits(house, lease)["deviceNodes"]]
+    found = house.agent.inventory().device(lease.slices[0].placed.device)
+    assert found is not None
+    assert inside == ["/dev/kfd", f"/dev/dri/{found.render_node}"]
+    assert f"GPULEASE_ID={lease.id}" in edits(house, lease)["env"]
+    assert device.partition("=")[2] not in str(house.ledger.effects(lease.id))
+    assert house.cdi.leases() == {lease.id}
+    house.grant(cus=8)
+    assert house.cdi.leases() == {lease.id}
+
+
+def test_only_who_may_use_a_lease_is_told_its_device(house: House) -> None:
+    """Who knows the name has the slice."""
+    lease = house.grant(user(1000), request=asked())
+    assert house.agent.cdi(user(1001), lease) is None
+    assert house.agent.cdi(admin(), lease) == house.agent.cdi(user(1000), lease) is not None
+
+
+def test_a_device_is_revoked_before_anybody_is_ended(house: House) -> None:
+    """It is the journal's last entry, so that nobody comes in while the others go."""
+    lease = house.grant(request=asked())
+    assert house.ledger.effects(lease.id)[-1].kind == "cdi"
+    ended = house.release(lease)
+    assert ended.state is LeaseState.RELEASED
+    assert house.cdi.leases() == frozenset()
+    assert house.agent.cdi(admin(), ended) is None
+
+
+def test_what_is_left_of_no_lease_is_revoked(house: House) -> None:
+    """A lease that a ledger lost is nobody's to use."""
+    lease = house.grant(request=asked())
+    text = house.cdi.path(lease.id).read_bytes()
+    house.release(lease)
+    house.cdi.path(lease.id).write_bytes(text)
+    house.look()
+    assert house.cdi.leases() == frozenset()
+
+
+@pytest.mark.parametrize("demands", [{"memory": Memory.SUPERVISED}, {"ipc": Ipc.PRIVATE}])
+def test_what_an_engine_cannot_hold_is_refused(house: House, demands: dict[str, Any]) -> None:
+    """The agent alone starts what is supervised or has private IPC."""
+    refusal = house.agent.grant(admin(), order_of(request=asked(**demands)))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.GUARANTEE_NOT_MET
+    assert "the engine starts containers" in refusal.why
+
+
+def test_where_devices_are_turned_off_none_is_granted(build: Build) -> None:
+    """A refusal that names the setting, and no lease without what it asked for."""
+    house = build(config={"cdi": Cdi(enabled=False)})
+    refusal = house.agent.grant(admin(), order_of(request=asked()))
+    assert isinstance(refusal, Refusal)
+    assert "turned off by cdi.enabled" in refusal.why
+
+
+def banks(house: House, lease: Lease, *, cdi: bool = True) -> tuple[BanksMeans, Setting]:
+    placed = tuple(held.placed for held in lease.slices)
+    setting = Setting(1000, Requirement(), None, False, placed, house.agent.inventory(), cdi=cdi)
+    return BanksMeans(house.banks, "off"), setting
+
+
+def test_containers_see_banks_of_their_slices_size(house: House) -> None:
+    """Copies of the node's own, mounted over the kernel's; none for a lease that no container is given."""
+    lease = house.grant(request=asked())
+    means, setting = banks(house, lease)
+    (planned,) = means.plan(lease.id, setting)
+    (mount,) = means.mounts(lease.id, setting)
+    effect = BanksEffect(house.banks)
+    evidence = effect.verify(planned.arguments, effect.apply(planned.arguments))
+    node = house.agent.inventory().device(lease.slices[0].placed.device)
+    assert node is not None
+    assert mount.target == f"/sys/devices/virtual/kfd/kfd/topology/nodes/{node.kfd_node}/mem_banks"
+    assert mount.read_only
+    assert evidence == {}
+    assert (
+        f"size_in_bytes {GIB - (64 << 20)}\n"
+        in (house.banks.path(lease.id, node.kfd_node) / "0/properties").read_text()
+    )
+    assert effect.undo(planned.arguments, {}) == {"removed": True}
+    assert house.banks.leases() == frozenset()
+    means, setting = banks(house, lease, cdi=False)
+    assert (means.plan(lease.id, setting), means.mounts(lease.id, setting)) == ([], [])
+
+
+def test_banks_that_are_off_are_not_mounted(house: House) -> None:
+    """The tier says why."""
+    means, (_, setting) = BanksMeans(None, "turned off"), banks(house, house.grant(request=asked()))
+    assert (means.plan(1, setting), means.mounts(1, setting)) == ([], [])
+    assert means.tier().why == "turned off"
+
+
+def test_what_is_planned_survives_the_journal(house: House) -> None:
+    """Topology nodes are text in JSON."""
+    lease = house.grant(request=asked())
+    means, setting = banks(house, lease)
+    (planned,) = means.plan(lease.id, setting)
+    assert Planned(planned.kind, json.loads(json.dumps(planned.arguments))) == planned
