@@ -59,6 +59,25 @@ REFUSAL = {
     "earliest_at": "2031-05-04T12:00:00Z",
     "next": "wait with --wait, or ask for less",
 }
+CONTAINER = {
+    "engine": "docker",
+    "id": None,
+    "cgroup_parent": "gpulease-1001.slice",
+    "devices": [
+        {"host": "/dev/kfd", "inside": "/dev/kfd"},
+        {"host": "/dev/dri/renderD128", "inside": "/dev/dri/renderD128"},
+    ],
+    "groups": [44, 109],
+    "mounts": [
+        {"source": "/run/nodeagent/a,b/limits", "target": "/etc/gpulease/limits", "read_only": True},
+        {"source": "/run/nodeagent/hook/usage", "target": "/run/gpulease/usage", "read_only": False},
+    ],
+    "environment": {"ROCR_VISIBLE_DEVICES": "0", "HSA_CU_MASK": "0:0-75", "HIP_VISIBLE_DEVICES": None},
+    "labels": {"gpulease.lease": "1001", "gpulease.ticket": "ab" * 16},
+    "stop_timeout_seconds": 70,
+    "cdi": None,
+    "seccomp": None,
+}
 Reply = tuple[int, Any, dict[str, str]]
 
 
@@ -79,6 +98,7 @@ class FakeAgent:
         default_factory=lambda: {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": None}
     )
     release_state: str = "released"
+    container: dict[str, Any] = field(default_factory=dict)  # what differs from CONTAINER
 
     def called(self, method: str, pattern: str = "") -> list[Any]:
         """The bodies of the calls so far that *method* and *pattern* (at the start of the target) fit."""
@@ -108,6 +128,8 @@ class FakeAgent:
                 return 200, lease, {}
         lease = self.add_lease(holder={**body["holder"], "uid": os.getuid()}, anchor=body["anchor"])
         lease.update(state=self.grant_state, request_id=body["request_id"])
+        if body["anchor"]["kind"] == "container":
+            lease["container"] = {**CONTAINER, **self.container}
         return 201, lease, {}
 
     def add_lease(self, **changes: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import NoReturn, Optional
 from gpulease import __version__
 from gpulease.client import DEFAULT_SOCKET, DEFAULT_TIMEOUT_SECONDS, Client
 from gpulease.command import Invocation
+from gpulease.containers.flags import ENGINES
 from gpulease.errors import FAILED_BEFORE_START, AnswerError, GpuleaseError, UsageError
 from gpulease.filters import DEVICE_STATES, LEASE_STATES, add_filters
 from gpulease.ids import ID_FORMS
@@ -22,10 +23,11 @@ from gpulease.screen import Screen
 from gpulease.show import show_error
 from gpulease.sizes import parse_duration
 
-_WITH_COMMAND = ("run", "exec")
+_WITH_COMMAND = ("run", "exec", *ENGINES)
+_WITH_VALUE = ("--socket", "--timeout")  # of the options that may stand before a command
 _EXIT_CODES = """\
-exit codes: 0 done, 2 usage, 3 refused, 4 not allowed, 5 agent unreachable or unhealthy; of run and exec: the
-command's own (128 + N if signal N killed it), 125 for any failure before it started"""
+exit codes: 0 done, 2 usage, 3 refused, 4 not allowed, 5 agent unreachable or unhealthy; of run, exec and the
+container engines: the command's own (128 + N if signal N killed it), 125 for any failure before it started"""
 
 
 class CommandLineError(UsageError):
@@ -65,6 +67,7 @@ def build_parser() -> Parser:
     _add_reading(command)
     _add_leasing(command)
     _add_running(command)
+    _add_engines(command)
     return parser
 
 
@@ -121,6 +124,15 @@ def _add_running(command: _Add) -> None:
     execute.add_argument("id", metavar="ID", help=ID_FORMS)
 
 
+def _add_engines(command: _Add) -> None:
+    """To be listed, and for their help: what stands behind an engine is read as the engine's client does."""
+    from gpulease.containers.wanted import add_options
+
+    for engine in ENGINES:
+        usage = f"gpulease {engine} [{engine}'s options] run|create [options, {engine}'s too] IMAGE [COMMAND]"
+        add_options(command(engine, f"a container of {engine} in a lease of its own", usage))
+
+
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The program; its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -152,7 +164,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], Optional[list[str]]]:
-    """What is ours, and the user's command behind the first ``--``; None without one."""
+    """What is ours, and the words behind an engine's name, or behind the first ``--``; None without one."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in _WITH_VALUE else 1
+    if words[at : at + 1] and words[at] in ENGINES:
+        return words[: at + 1], words[at + 1 :]
     if "--" not in words:
         return words, None
     at = words.index("--")
@@ -171,6 +188,8 @@ def _parsed(words: list[str], tail: Optional[list[str]]) -> argparse.Namespace:
 
 def _dispatch(args: argparse.Namespace, tail: Optional[list[str]], out: Screen, err: Screen) -> int:
     call = Invocation(Client(args.socket, args.timeout), out, err, args)
+    if args.command in ENGINES:
+        return _start_container(call, tail or [])
     if args.command in _WITH_COMMAND:
         if not tail:
             raise UsageError(f"say what to {args.command}: gpulease {args.command} … -- CMD [ARG ...]")
@@ -196,6 +215,17 @@ def _start(call: Invocation, command: list[str]) -> int:
     if note:
         call.err.line(f"gpulease: {note}")
     return Runner(call.client, call.err).run(command, fields, show=call.args.json)
+
+
+def _start_container(call: Invocation, words: list[str]) -> int:
+    from gpulease.containers.commandline import HelpAsked
+    from gpulease.containers.wrapper import Wrapper
+
+    try:
+        Wrapper(call.client, call.out, call.err, os.environ).start(call.args.command, words)
+    except HelpAsked:
+        build_parser().parse_args([call.args.command, "--help"])
+    return 0
 
 
 def _explain(error: GpuleaseError, args: Optional[argparse.Namespace], out: Screen, err: Screen) -> None:

@@ -4,6 +4,9 @@
 
     GpuleaseError
     ├── UsageError             a value that can never be right, found before anything was sent
+    │   └── BreaksFence        an option of a container engine's that no lease could hold
+    ├── ImageUnfit             an image in which what was demanded cannot be had
+    ├── EngineFailed           a container engine's client failed, or talks to another machine
     ├── AgentUnreachable       no answer by the deadline
     │   └── ForeignServer      something answers there that is neither root's nor ours
     └── AnswerError            the agent said no
@@ -41,6 +44,25 @@ class UsageError(GpuleaseError):
 
     code = "Usage"
     exit_code = 2
+
+
+class BreaksFence(UsageError):
+    """An option of a container engine's with which the container would not be held by its lease."""
+
+    code = "BreaksFence"
+
+
+class ImageUnfit(GpuleaseError):
+    """What was demanded cannot be had in this image."""
+
+    code = "ImageUnfit"
+    exit_code = 3
+
+
+class EngineFailed(GpuleaseError):
+    """A container engine's client failed before there was a container."""
+
+    code = "EngineFailed"
 
 
 class AgentUnreachable(GpuleaseError):

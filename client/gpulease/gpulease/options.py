@@ -90,8 +90,12 @@ def listed(text: str) -> list[str]:
     return [item for item in (part.strip() for part in text.split(",")) if item]
 
 
-def add_request_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def add_request_options(parser: argparse.ArgumentParser, spelled: Callable[[str], str] = str) -> None:
+    """The options of a request; *spelled* renames those that must not be another program's."""
+
+    def add(name: str, **settings: Any) -> None:
+        parser.add_argument(spelled(name), dest=name[2:].replace("-", "_"), **settings)
+
     add("--gpus", type=value_of(positive), metavar="N", help="as many devices, one slice on each (default 1)")
     add("--vram", type=value_of(vram), default={}, metavar="SIZE|N%", help="memory of each slice")
     add("--cu", type=value_of(compute_units), default={}, metavar="N|N%|shared", help="CUs of each slice")

@@ -26,7 +26,7 @@ PASSED_ON = (
     signal.SIGCONT,
     signal.SIGTSTP,
 )
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _JOB_CONTROL_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
@@ -52,7 +52,7 @@ class Relay:
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
         """While inside, the first ending signal raises `Interrupted`; from then on all are held back."""
-        for one in _ENDING:
+        for one in ENDING:
             if one in self._kept:
                 signal.signal(one, self._interrupt)
         try:

@@ -43,7 +43,7 @@ class Runner:
                 return self._started(command, lease)
             return self._in_lease(command, lease)
         finally:
-            self._give_back(lease)
+            give_back(self._client, lease, self._screen)
 
     def _take(self, fields: dict[str, Any]) -> Lease:
         order = {
@@ -62,7 +62,7 @@ class Runner:
             raise NotStarted("Interrupted", f"{signalled} before the command started") from None
         except GpuleaseError:
             if lease is not None:
-                self._give_back(lease)
+                give_back(self._client, lease, self._screen)
             raise
 
     def _in_lease(self, command: Sequence[str], lease: Lease) -> int:
@@ -107,18 +107,19 @@ class Runner:
         finally:
             os._exit(FAILED_BEFORE_START)
 
-    def _give_back(self, lease: Lease) -> None:
-        """The command's exit code matters more than a release that did not work: the agent reaps it then."""
-        try:
-            left = self._client.release(lease.id, wait=RELEASE_WAIT_SECONDS)
-        except GpuleaseError as failure:
-            self._screen.line(f"gpulease: note: lease {lease.id} is left for the agent to reap: {failure}")
-            return
-        if left.state == "releasing":
-            self._screen.line(f"gpulease: note: lease {lease.id} is still releasing")
-        elif left.state == "failed":
-            why = left.reason or "not proved clean"
-            self._screen.line(f"gpulease: note: a slice of lease {lease.id} is quarantined: {why}")
+
+def give_back(client: Client, lease: Lease, screen: Screen) -> None:
+    """The command's exit code matters more than a release that did not work: the agent reaps it then."""
+    try:
+        left = client.release(lease.id, wait=RELEASE_WAIT_SECONDS)
+    except GpuleaseError as failure:
+        screen.line(f"gpulease: note: lease {lease.id} is left for the agent to reap: {failure}")
+        return
+    if left.state == "releasing":
+        screen.line(f"gpulease: note: lease {lease.id} is still releasing")
+    elif left.state == "failed":
+        why = left.reason or "not proved clean"
+        screen.line(f"gpulease: note: a slice of lease {lease.id} is quarantined: {why}")
 
 
 def give_up(client: Client, order: dict[str, Any], lease: Optional[Lease]) -> None:
