@@ -128,7 +128,7 @@ class FakeAgent:
                 return 200, lease, {}
         lease = self.add_lease(holder={**body["holder"], "uid": os.getuid()}, anchor=body["anchor"])
         lease.update(state=self.grant_state, request_id=body["request_id"])
-        if body["anchor"]["kind"] == "container":
+        if body["anchor"]["kind"] == "container" or body.get("cdi"):
             lease["container"] = {**CONTAINER, **self.container}
         return 201, lease, {}
 

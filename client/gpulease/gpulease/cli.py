@@ -100,7 +100,15 @@ def _add_reading(command: _Add) -> None:
 
 
 def _add_leasing(command: _Add) -> None:
-    add_request_options(command("grant", "take a lease that lives by renewals"))
+    grant = command("grant", "take a lease that lives by renewals")
+    add_request_options(grant)
+    grant.add_argument(
+        "--cdi",
+        nargs="?",
+        const="run",
+        choices=("run", "env"),
+        help="as a CDI device: print options for docker run (default), or a compose file's .env",
+    )
     adopt = command("adopt", "take in what already runs; memory stays advisory")
     adopt.add_argument("target", metavar="PID|CGROUP", help="a process, or the path of a cgroup")
     add_request_options(adopt)

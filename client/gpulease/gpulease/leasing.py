@@ -21,9 +21,17 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def grant(call: Invocation) -> int:
-    """The lease belongs to a client by name, and lives by its time to live: nothing of ours stays running."""
+    """The lease belongs to a client by name, and lives by its time to live: nothing of ours stays running.
+
+    As a CDI device its words are all that stdout has, for a shell to put into another command.
+    """
     request_id = call.args.request_id or new_request_id()
-    lease = _granted(call, {"kind": "client", "id": request_id}, {"kind": "ttl"}, request_id)
+    more = {"cdi": True} if call.args.cdi else {}
+    lease = _granted(call, {"kind": "client", "id": request_id}, {"kind": "ttl"}, request_id, **more)
+    if call.args.cdi and not call.args.json:
+        _print_device(call, lease)
+    else:
+        _print(call, lease)
     if not call.args.json:
         call.err.line(
             f"gpulease: run `gpulease renew {lease.id}` before it ends, `gpulease release {lease.id}` after"
@@ -38,20 +46,24 @@ def adopt(call: Invocation) -> int:
         if not 1 < int(target) <= _MOST_PIDS:
             raise UsageError(f"no process that could be adopted has the number {target}")
         anchor: dict[str, Any] = {"kind": "process", "pid": int(target)}
-        _granted(call, {"kind": "process", "id": str(int(target))}, anchor, request_id)
+        lease = _granted(call, {"kind": "process", "id": str(int(target))}, anchor, request_id)
     elif "/" in target:
         anchor = {"kind": "cgroup", "cgroup": below_mount(target)}
-        _granted(call, {"kind": "client", "id": request_id}, anchor, request_id)
+        lease = _granted(call, {"kind": "client", "id": request_id}, anchor, request_id)
     else:
         raise UsageError(f"{target!r} is neither a process id nor the path of a cgroup")
+    _print(call, lease)
     call.err.line(
         "gpulease: note: memory stays advisory: what an adopted process holds already is not charged"
     )
     return 0
 
 
-def _granted(call: Invocation, holder: dict[str, str], anchor: dict[str, Any], request_id: str) -> Lease:
-    order = {**request_fields(call.args), "request_id": request_id, "holder": holder, "anchor": anchor}
+def _granted(
+    call: Invocation, holder: dict[str, str], anchor: dict[str, Any], request_id: str, **more: Any
+) -> Lease:
+    asked = {**request_fields(call.args), **more}
+    order = {**asked, "request_id": request_id, "holder": holder, "anchor": anchor}
     note = whole_device(call.args)
     if note:
         call.err.line(f"gpulease: {note}")
@@ -63,7 +75,6 @@ def _granted(call: Invocation, holder: dict[str, str], anchor: dict[str, Any], r
     except Interrupted:
         give_up(call.client, order, lease)
         raise
-    _print(call, lease)
     return lease
 
 
@@ -119,6 +130,14 @@ def shell_line(name: str, value: object) -> str:
     if not str(value).isprintable():
         raise UsageError(f"the agent serves control characters in {name}")
     return f"export {name}='" + str(value).replace("'", "'\\''") + "'"
+
+
+def _print_device(call: Invocation, lease: Lease) -> None:
+    from gpulease.containers.cdi import env_lines, run_words
+
+    for line in env_lines(lease) if call.args.cdi == "env" else (run_words(lease),):
+        call.out.line(line)
+    show_lease(call.err, lease)
 
 
 def _print(call: Invocation, lease: Lease) -> None:
