@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -25,7 +25,7 @@ run: ## an agent in the foreground to try things on (MACHINE=mi300x-cpx for anot
 test: setup userlands ## every test that this machine can run, then what was left out and why
 	@.ci/test
 
-test-long: setup userlands slurm ## the slow tests too, long property runs, every tier and kernel, the mutants (hours)
+test-long: setup userlands slurm docker ## the slow tests too, long property runs, every tier and kernel, the mutants (hours)
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
 	@$(MAKE) crash-long
 	@$(MAKE) soak CYCLES=10000
@@ -67,6 +67,13 @@ slurm:
 
 test-slurm: setup slurm ## jobs of a real Slurm: munge, slurmctld and two slurmd in namespaces of their own
 	@.ci/test tests/slurm $(TESTS)
+
+docker:
+	@.ci/install busybox containerd curl docker.io gcc iproute2 musl-tools podman runc || echo "the tests with a real docker are left out"
+	@tests/fakekfd/chroot >/dev/null || echo "the newer docker is left out"
+
+test-docker: setup userlands docker ## containers of a real dockerd, old and newer, and of podman, on hosts in namespaces
+	@.ci/test tests/docker $(TESTS)
 
 mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
 	$(BIN)/python tests/mutants/run.py --write

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import subprocess
@@ -13,18 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.fakekfd.fuse_kfd import usable
+from tests.fakekfd.newer import newer_root
 
 from .machine import HOOK, MASK, SUPERVISED, Bare, Leased, Node, Release, Tier, running_node
 
 HERE = Path(__file__).parent
 HEADER = Path("/usr/include/hip/hip_runtime_api.h")
-
-
-def newer_rocm() -> Path | None:
-    """The chroot with the newer release, if somebody made it (make test-rocm does)."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    root = Path(os.environ.get("NODEAGENT_CACHE") or Path(cache) / "nodeagent") / "rocm-chroot"
-    return root if (root / ".nodeagent-chroot").exists() else None
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +34,7 @@ def release(request: pytest.FixtureRequest, fake_kernel: None) -> Release:
         if shutil.which("rocminfo") is None:
             pytest.skip("needs the packages rocminfo and libamdhip64-5")
         return Release()
-    root = newer_rocm()
+    root = newer_root()
     if root is None:
         pytest.skip("needs the newer ROCm's chroot, which make test-rocm makes")
     return Release(str(root))
@@ -65,7 +58,7 @@ def node_for(fake_kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
             if (tier.settings, model) not in nodes:
                 directory = tmp_path_factory.mktemp("node")
                 nodes[tier.settings, model] = stack.enter_context(
-                    running_node(directory, tier.settings, str(newer_rocm() or ""), model)
+                    running_node(directory, tier.settings, str(newer_root() or ""), model)
                 )
             return nodes[tier.settings, model]
 

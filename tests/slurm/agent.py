@@ -12,14 +12,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.wiring import instance
 
-from .node import Node
 from .settings import USERS
-from .space import ENVIRONMENT, ROOT, children
+from .space import ENVIRONMENT, ROOT, Space, children
 
 SOCKET = "/run/nodeagent/api.sock"
 OCTETS = "Content-Type: application/octet-stream"
@@ -30,12 +29,27 @@ LIVE = "queued,preparing,active,lost,releasing"
 SETTINGS = '[slurm]\nrequest_from = "comment"\ngres_conf = "/etc/slurm/gres.conf"\n'
 
 
+class Place(Protocol):
+    """A machine to be the agent of; *directory*: its files outside."""
+
+    @property
+    def space(self) -> Space: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    def path(self, absolute: str) -> Path:
+        """A file of the machine's, as seen from outside."""
+        ...
+
+
 @dataclass
 class ServedAgent:
     """An agent in a node's space, where it is the node's own, on a machine file or what it finds there."""
 
-    node: Node
+    node: Place
     machine: str | None
+    settings: str = SETTINGS
     process: subprocess.Popen[bytes] | None = None
     stopped: list[int] = field(default_factory=list)
 
@@ -52,7 +66,7 @@ class ServedAgent:
 
     def start(self) -> None:
         """Start it and wait until it grants."""
-        self.node.path(CONFIG).write_text(SETTINGS)
+        self.node.path(CONFIG).write_text(self.settings)
         words = ["--socket", SOCKET, "--state-dir", str(self.state)]
         words += ["--simulate", self.machine] if self.machine else []
         with (self.node.directory / "agent.log").open("ab") as log:
@@ -156,9 +170,9 @@ class ServedAgent:
 
 
 @contextlib.contextmanager
-def served_agent(node: Node, machine: str | None = None) -> Iterator[ServedAgent]:
+def served_agent(node: Place, machine: str | None = None, settings: str = SETTINGS) -> Iterator[ServedAgent]:
     """An agent that grants; its cgroups go with it."""
-    agent = ServedAgent(node, machine)
+    agent = ServedAgent(node, machine, settings)
     agent.state.mkdir(mode=0o700)
     try:
         agent.start()

@@ -1,0 +1,122 @@
+"""Hosts with real engines; each test finds them without containers and leases, and must leave them so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.fakekfd.fuse_kfd import usable
+from tests.slurm.agent import ServedAgent, served_agent
+
+from . import images
+from .host import Host, running_host
+from .kinds import KINDS, NEWER_DOCKER, Kind
+
+MACHINE = "mi300x-spx"
+GPUS = 2  # of a host with the fake kernel's
+NULL = os.makedev(1, 3)  # can be opened, and is no GPU
+GROUP = 109  # of the device nodes, as `render` is on many machines
+
+
+class Lab:
+    """Hosts by engine and GPUs, with an agent each; each is started when it is needed first."""
+
+    def __init__(self, last: ExitStack, directory: Path) -> None:
+        self._last = last
+        self._directory = directory
+        self._hosts: dict[tuple[str, int], tuple[Host, ServedAgent]] = {}
+
+    def host(self, kind: Kind, gpus: int = 0) -> tuple[Host, ServedAgent]:
+        """A host of *gpus* of the fake kernel's, or of the simulated machine's; skips where there is none."""
+        if reason := kind.missing() or (usable() if gpus else None):
+            pytest.skip(reason)
+        key = kind.name, gpus
+        if key not in self._hosts:
+            host = self._last.enter_context(running_host(kind, gpus))
+            agent = self._last.enter_context(served_agent(host, None if gpus else MACHINE, settings=""))
+            if not gpus:
+                make_device_nodes(agent)
+            self._hosts[key] = host, agent
+        return self._hosts[key]
+
+    def load(self, host: Host, name: str) -> str:
+        """Have an image on a host; its name."""
+        if reason := images.missing(name):
+            pytest.skip(reason)
+        if host.client("image", "inspect", name).returncode:
+            with images.archive(name, self._directory).open("rb") as file:
+                host.said("import", "-", name, stdin=file)
+        return name
+
+
+def make_device_nodes(agent: ServedAgent) -> None:
+    """Have device nodes for a simulated machine's GPUs, which has none: an engine takes nothing else."""
+    directory = agent.state / "machine/dev"
+    (directory / "dri").mkdir(parents=True)
+    renders = [device["render_node"] for device in agent.call("GET", "/v1/devices")["devices"]]
+    for name in ("kfd", *(f"dri/{render}" for render in renders)):
+        os.mknod(directory / name, stat.S_IFCHR, NULL)
+        (directory / name).chmod(0o660)
+        shutil.chown(directory / name, group=GROUP)
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """All hosts of this session."""
+    with ExitStack() as last:
+        yield Lab(last, tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session", params=KINDS.values(), ids=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each of the engines."""
+    return request.param
+
+
+@pytest.fixture
+def engine(lab: Lab, kind: Kind) -> Iterator[Host]:
+    """A host of each engine, with an agent on a simulated machine."""
+    yield from clean(*lab.host(kind))
+
+
+@pytest.fixture
+def agent(lab: Lab, kind: Kind, engine: Host) -> ServedAgent:
+    """The agent of that host."""
+    return lab.host(kind)[1]
+
+
+@pytest.fixture
+def fake_engine(lab: Lab, kind: Kind) -> Iterator[Host]:
+    """A host of each engine, with an agent on the fake kernel's GPUs."""
+    yield from clean(*lab.host(kind, GPUS))
+
+
+@pytest.fixture
+def fake_agent(lab: Lab, kind: Kind, fake_engine: Host) -> ServedAgent:
+    """The agent of that host."""
+    return lab.host(kind, GPUS)[1]
+
+
+@pytest.fixture
+def newer(lab: Lab) -> Iterator[Host]:
+    """A host with the newer docker alone, and an agent on a simulated machine."""
+    yield from clean(*lab.host(NEWER_DOCKER))
+
+
+@pytest.fixture
+def image(lab: Lab) -> Callable[..., str]:
+    """Has an image on a host: `image(host, "glibc")` is its name there."""
+    return lab.load
+
+
+def clean(host: Host, agent: ServedAgent) -> Iterator[Host]:
+    """No container and no lease before and after. A test's containers are removed; leases must go."""
+    yield host
+    host.remove_containers()
+    host.until(lambda: not agent.leftovers())
