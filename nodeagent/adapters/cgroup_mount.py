@@ -18,7 +18,7 @@ def find_mount(mountinfo: Path = MOUNTINFO) -> Path | None:
     mount of a subtree does not count: paths in ``/proc/<pid>/cgroup`` would not be paths in it.
     """
     types: dict[Path, tuple[str, bool]] = {}
-    for point, kind, whole in _mounts(mountinfo.read_bytes()):
+    for point, kind, whole in mounts(mountinfo.read_bytes()):
         types[point] = (kind, whole)  # a later mount on the same point hides the earlier one
     found = [point for point, (kind, whole) in types.items() if kind == "cgroup2" and whole]
     return min(found, key=_distance, default=None)
@@ -30,7 +30,7 @@ def _distance(point: Path) -> int:
     return 1 if point.is_relative_to(_USUAL) else 2
 
 
-def _mounts(raw: bytes) -> Iterator[tuple[Path, str, bool]]:
+def mounts(raw: bytes) -> Iterator[tuple[Path, str, bool]]:
     """Yield (mount point, file system type, whether its root is mounted); proc_pid_mountinfo(5)."""
     for line in raw.splitlines():
         left, _, right = line.partition(b" - ")
