@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -127,6 +127,17 @@ install-spank: ## Slurm's plugin that starts jobs' programs with the hook; needs
 	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS) $(DESTDIR)/etc/gpulease
 	$(CC) -std=gnu11 -O2 -Wall -Wextra -Wshadow -shared -fPIC -o $(SLURM_SCRIPTS)/gpulease.so client/slurm/spank/gpulease.c
 	[ -e $(DESTDIR)/etc/ld.so.preload ] || install -o root -g root -m 0644 /dev/null $(DESTDIR)/etc/ld.so.preload
+
+DOCKER_PLUGIN := $(addprefix systemd/nodeagent-docker-plugin.,socket service)
+install-docker-plugin: ## the units of docker's authorization plugin, as root (docs/docker-plugin.md)
+	install -D -o root -g root -m 0644 -t $(DESTDIR)/etc/systemd/system $(DOCKER_PLUGIN)
+
+uninstall-docker-plugin: ## remove them, once docker's settings do not name the plugin
+	/opt/nodeagent/bin/nodeagent docker-plugin --may-remove
+	systemctl disable nodeagent-docker-plugin.socket
+	rm -f $(addprefix $(DESTDIR)/etc/systemd/system/,$(notdir $(DOCKER_PLUGIN)))
+	systemctl daemon-reload
+	-systemctl stop nodeagent-docker-plugin.socket nodeagent-docker-plugin.service
 
 clean: ## what the other targets left, but for .venv
 	rm -rf build dist client/gpulease/build docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache \

@@ -1,8 +1,9 @@
 """The tickets of leases, one file each, that the agent writes and docker's authorization plugin takes.
 
-``DIR/<instance>/<sha256 of the ticket>`` root 0600 is a live lease's. The plugin renames it to ``….used`` as
-it lets the create through, and writes ``….bound`` (``{"container": "<id>"}``) when dockerd says which
-container came of it. The agent removes ``….used`` first, then the bare name, then ``….bound``.
+``DIR/<instance>/<sha256 of the ticket>`` root 0600 is a live lease's; only the agent makes and removes it.
+The plugin links it to ``….used`` as it lets a create through: which of several calls does so is the kernel's
+choice, and what has such a link is spent. ``….bound`` (``{"container": "<id>"}``) says which container
+dockerd made then. The agent removes the bare name first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent.adapters.private_directory import check_private
+from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.docker_ticket import Ticket, digest, ticket_from
 from nodeagent.domain.errors import InvalidField, OutsideFault
 
@@ -38,18 +40,26 @@ class Tickets:
             OutsideFault: the directory is not root's alone, or the file is not a ticket.
         """
         path = self._path(token)
-        return None if path is None else _read(path)
+        return None if path is None or _beside(path, _USED).exists() else _read(path)
 
     def take(self, token: str) -> bool:
         """Spend *token*; False where another call, or the lease's end, was faster."""
         path = self._path(token)
-        return path is not None and _renamed(path, _beside(path, _USED))
+        try:
+            if path is not None:
+                _beside(path, _USED).hardlink_to(path)
+                return True
+        except (FileExistsError, FileNotFoundError):
+            pass
+        except OSError as fault:
+            raise outside_fault(path, fault) from fault
+        return False
 
     def give_back(self, token: str) -> None:
-        """Let *token* count again: no container came of it. Nothing where its lease has ended."""
-        for used in self._named(digest(token) + _USED):
-            if not _beside(used, _BOUND).exists():
-                _renamed(used, used.with_suffix(""))
+        """Let *token* count again: no container came of it."""
+        path = self._path(token)
+        if path is not None and not _beside(path, _BOUND).exists():
+            _beside(path, _USED).unlink(missing_ok=True)
 
     def bind(self, token: str, container: str) -> None:
         """Keep which *container*, a whole id, came of *token*, for as long as its lease lives.
@@ -57,11 +67,12 @@ class Tickets:
         Raises:
             OutsideFault: it cannot be written.
         """
-        for used in self._named(digest(token) + _USED):
+        path = self._path(token)
+        if path is not None:
             try:
-                _write(_beside(used, _BOUND), json.dumps({"container": container}))
+                _write(_beside(path, _BOUND), json.dumps({"container": container}))
             except OSError as fault:
-                raise OutsideFault(used, f"cannot keep which container holds the lease: {fault}") from fault
+                raise outside_fault(path, fault) from fault
 
     def leased(self) -> frozenset[str]:
         """The ids of the containers that came of tickets of live leases.
@@ -83,15 +94,6 @@ class Tickets:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_suffix(suffix)
-
-
-def _renamed(path: Path, other: Path) -> bool:
-    """Whether it was this call that renamed *path*; one of several at once does."""
-    try:
-        path.rename(other)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _read(path: Path) -> Ticket | None:
@@ -121,7 +123,7 @@ def _load(path: Path) -> object:
     except FileNotFoundError:
         return None
     except OSError as fault:
-        raise OutsideFault(path, f"cannot be read: {fault.strerror}") from fault
+        raise outside_fault(path, fault) from fault
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):

@@ -16,7 +16,7 @@ from nodeagent.domain.errors import InvalidField
 
 IMAGE = {"Image": "t:1", "Cmd": ["/bin/busybox", "true"]}
 CREATE = "/v1.41/containers/create"
-LINKS = {"/home/u/link": "/dev/dri", "/home/u/sock": "/run/docker.sock", "/home/u/down": "/etc/docker"}
+LINKS = {"/srv/u/link": "/dev/dri", "/srv/u/sock": "/run/docker.sock", "/srv/u/down": "/etc/docker"}
 LEASED = "ab" * 32
 TOKEN = "0123456789abcdef" * 2
 TICKET = Ticket(
