@@ -23,8 +23,8 @@ def test_stdout_has_nothing_but_options_for_docker_run(agent: Any, gpulease: Any
     """One line that a shell splits into words; the lease itself is shown on stderr."""
     done = gpulease("grant", "--cdi", "--vram", "8G")
     (line,) = done.stdout.splitlines()
-    parent, groups = ["--cgroup-parent", "gpulease-1001.slice"], ["--group-add", "44", "--group-add", "109"]
-    assert line.split() == shlex.split(line) == ["--device", device, *parent, *groups, *LABELS]
+    parent = ["--cgroup-parent", "gpulease-1001.slice"]
+    assert line.split() == shlex.split(line) == ["--device", device, *parent, *LABELS]
     assert "1001" in done.stderr
     (body,) = agent.called("POST", "/v1/leases")
     assert (body["cdi"], body["anchor"]) == (True, {"kind": "ttl"})
@@ -32,7 +32,7 @@ def test_stdout_has_nothing_but_options_for_docker_run(agent: Any, gpulease: Any
 
 def test_what_adds_nothing_is_left_out(agent: Any, gpulease: Any, device: str) -> None:
     """On cgroup version 1 a container cannot lie in the lease's cgroup."""
-    agent.container |= {"cgroup_parent": None, "groups": []}
+    agent.container |= {"cgroup_parent": None}
     assert gpulease("grant", "--cdi").stdout.split() == ["--device", device, *LABELS]
 
 

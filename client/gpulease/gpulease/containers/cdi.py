@@ -34,11 +34,9 @@ def env_lines(lease: Lease) -> Iterator[str]:
 
 
 def _options(name: str, placement: Placement) -> Iterator[str]:
-    yield from ("--device", name)
+    yield from ("--device", name)  # its nodes are everybody's inside, so no group is needed
     if placement.cgroup_parent:
         yield from ("--cgroup-parent", placement.cgroup_parent)
-    for group in placement.groups:  # which docker does not take from a CDI file
-        yield from ("--group-add", str(group))
     for label, value in placement.labels.items():
         yield from ("--label", f"{label}={value}")
 
