@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "enforcement.md"
 BEGIN, END = "<!-- ways out: begin -->\n", "<!-- ways out: end -->\n"
-TIERS = ("kernel", "supervised", "hook", "mask", "acl", "watch")
+TIERS = ("kernel", "supervised", "hook", "banks", "mask", "acl", "watch")
 
 
 @dataclass(frozen=True, slots=True, order=True)
