@@ -21,6 +21,7 @@ DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
 DEFAULT_STATE = Path("/var/lib/nodeagent")
 DEFAULT_CDI = Path("/run/cdi")
+DEFAULT_DOCKER, DEFAULT_PODMAN = Path("/run/docker.sock"), Path("/run/podman/podman.sock")
 DEFAULT_SPOOL = Path("/var/spool/nodeagent/slurm")
 
 
@@ -218,6 +219,20 @@ class Slurm(_Section):
     )
 
 
+class Docker(_Section):
+    """Leases of containers, docker's and podman's."""
+
+    enabled: bool = Field(default=True, description="grant leases to containers")
+    socket: Path = Field(default=DEFAULT_DOCKER, description="the unix socket of docker's API")
+    podman_socket: Path = Field(default=DEFAULT_PODMAN, description="the unix socket of podman's API")
+    on_ended: Literal["stop", "report"] = Field(
+        default="stop", description="what becomes of the container of a lease that is over"
+    )
+    on_foreign: Literal["report", "stop"] = Field(
+        default="report", description="what becomes of a container that holds a GPU and has no lease"
+    )
+
+
 class Config(_Section):
     """Every setting with its default."""
 
@@ -234,6 +249,7 @@ class Config(_Section):
     privacy: Privacy = Privacy()
     release: Release = Release()
     slurm: Slurm = Slurm()
+    docker: Docker = Docker()
 
     def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
         """These settings, with what the command line said instead."""

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes, usage_path
 from nodeagent.adapters.hook_space import UsageSpace, make_own
-from nodeagent.adapters.hook_usage import Usage, UsageFile, fresh
+from nodeagent.adapters.hook_usage import CONTAINERS, HOLDERS, Usage, UsageFile, fresh
 from nodeagent.adapters.replacing import replace
 from nodeagent.adapters.systemcalls import outside_fault
+from nodeagent.domain import container
 from nodeagent.domain.errors import OutsideFault
 
 # Compiled into the hook too: a program cannot be told to look elsewhere.
@@ -93,28 +94,41 @@ class HookFiles:
     def limits_path(self, lease_id: int) -> Path:
         return self._limits / f"{lease_id:d}" / "limits"
 
-    def prepare(self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool) -> Path:
+    def preload_path(self, lease_id: int) -> Path:
+        """The ``ld.so.preload`` of a container's lease."""
+        return self.limits_path(lease_id).with_name("ld.so.preload")
+
+    def prepare(
+        self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool, contained: bool = False
+    ) -> Path:
         """Make both files of a lease, or put them right; it never clears what is in use already.
 
-        Returns the path of the limits. Raises OutsideFault naming the path.
+        *contained*: they are for a container, where other paths lead to them. Returns the path of the limits.
+        Raises OutsideFault naming the path.
         """
         self._open_directories()
         with self._placing, _named(self._root):
-            usage = UsageFile(self._place(lease_id, uid), lease_id, uid, len(devices))
+            usage = self._usage(self._place(lease_id, uid, contained), lease_id, uid, len(devices), contained)
             usage.keep()
         path = self.limits_path(lease_id)
         with _named(path):
             path.parent.mkdir(mode=0o711, exist_ok=True)
             path.parent.chmod(0o711)
-            replace(path, limits_bytes(lease_id, devices, str(usage.path), strict=strict), _LIMITS_MODE)
+            said = container.USAGE if contained else str(usage.path)
+            replace(path, limits_bytes(lease_id, devices, said, strict=strict), _LIMITS_MODE)
+            if contained:
+                replace(self.preload_path(lease_id), f"{container.LIBRARY}\n".encode(), _LIMITS_MODE)
         return path
 
-    def verify(self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool) -> None:
+    def verify(
+        self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool, contained: bool = False
+    ) -> None:
         """Read both files back. Raises OutsideFault where one is not as `prepare` leaves it."""
         path = self.limits_path(lease_id)
         with _named(path):
-            usage = UsageFile(self.usage_path(lease_id), lease_id, uid, len(devices))
-            wanted = limits_bytes(lease_id, devices, str(usage.path), strict=strict)
+            usage = self._usage(self.usage_path(lease_id), lease_id, uid, len(devices), contained)
+            said = container.USAGE if contained else str(usage.path)
+            wanted = limits_bytes(lease_id, devices, said, strict=strict)
             if path.read_bytes() != wanted:
                 raise OutsideFault(path, "reads otherwise than it was written")
             status = path.lstat()
@@ -137,9 +151,15 @@ class HookFiles:
         """As the limits say. Raises OSError where there are none, OutsideFault where they are damaged."""
         path = self.limits_path(lease_id)
         try:
-            return Path(usage_path(path.read_bytes()))
+            said = usage_path(path.read_bytes())
         except ValueError as fault:
             raise OutsideFault(path, f"is no limits file: {fault}") from None
+        if said != container.USAGE:
+            return Path(said)
+        there = self._space.files(self._name(lease_id))
+        if not there:
+            raise OutsideFault(path, "its usage file is missing")
+        return there[0]
 
     def leases(self) -> frozenset[int]:
         """The leases of which there is a file, a half made one too, or the directory. Raises OutsideFault."""
@@ -159,7 +179,11 @@ class HookFiles:
         path, name = self.limits_path(lease_id), self._name(lease_id)
         usage = (*self._space.files(name), *self._space.files(fresh(name)))
         with _named(path):
-            for gone in (path, path.with_name(fresh(path.name)), *usage):
+            preload = self.preload_path(lease_id)
+            for made in (path, preload):
+                made.unlink(missing_ok=True)
+                made.with_name(fresh(made.name)).unlink(missing_ok=True)
+            for gone in usage:
                 gone.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 path.parent.rmdir()
@@ -175,10 +199,20 @@ class HookFiles:
                 self._root.rmdir()
                 self._root.parent.rmdir()
 
-    def _place(self, lease_id: int, uid: int) -> Path:
+    def _place(self, lease_id: int, uid: int, contained: bool) -> Path:
         """Where the usage file is, or shall be."""
         there = self._space.files(self._name(lease_id))
-        return there[0] if there else self._space.directory_of(uid) / self._name(lease_id)
+        if there:
+            return there[0]
+        space = self._space
+        directory = space.private_directory_of(uid) if contained else space.directory_of(uid)
+        return directory / self._name(lease_id)
+
+    @staticmethod
+    def _usage(path: Path, lease_id: int, uid: int, devices: int, contained: bool) -> UsageFile:
+        """A container's programs have uids that the host does not know: theirs is whoever reaches it."""
+        owner, mode = (0, CONTAINERS) if contained else (uid, HOLDERS)
+        return UsageFile(path, lease_id, owner, devices, mode)
 
     def _name(self, lease_id: int) -> str:
         return f"{self._stem}-{lease_id:d}"

@@ -17,6 +17,7 @@ from nodeagent.domain.errors import OutsideFault
 # Mounted before anybody comes: a mount that is made later is not seen in mount namespaces that exist by then.
 READY = 8
 MOST = 128  # users beyond that share: somebody with countless uids must not make countless mounts
+PRIVATE = ".private"
 _MIB = 16  # 4 KiB and 4 KiB a device for each lease: two hundred leases of whole nodes
 
 
@@ -24,6 +25,8 @@ class UsageSpace:
     """The file systems *root*/0, *root*/1 and so on, shared by all instances of the agent. Raises OSError.
 
     A file of root's in each, ``.UID``, says whose it is: for as long as anything else is in it, named or not.
+    Files that containers write lie in a directory of their own in it, which nobody but root can enter: a
+    container's programs may write them whatever their uid, and nobody else.
     """
 
     def __init__(self, root: Path) -> None:
@@ -46,20 +49,27 @@ class UsageSpace:
             return spaces[uid % len(spaces)]
         space = free or self._mounted(len(spaces))
         for former in space.iterdir():
-            former.unlink()
+            former.rmdir() if former.name == PRIVATE else former.unlink()
         (space / f".{uid:d}").touch(mode=0o600)
         return space
 
+    def private_directory_of(self, uid: int) -> Path:
+        """Where a file of *uid*'s goes that the programs in its container write."""
+        private = self.directory_of(uid) / PRIVATE
+        private.mkdir(mode=0o700, exist_ok=True)
+        private.chmod(0o700)
+        return private
+
     def files(self, name: str) -> list[Path]:
         """The files of that name: one, unless a crash left another."""
-        return [path for space in self._spaces() if os.path.lexists(path := space / name)]
+        return [path for directory in self._directories() if os.path.lexists(path := directory / name)]
 
     def names(self, prefix: str) -> list[str]:
         """The names of all files that begin with *prefix*."""
         return [
             entry.name
-            for space in self._spaces()
-            for entry in space.iterdir()
+            for directory in self._directories()
+            for entry in directory.iterdir()
             if entry.name.startswith(prefix)
         ]
 
@@ -78,6 +88,11 @@ class UsageSpace:
             found = [entry for entry in self._root.iterdir() if entry.name.isdecimal()]
             return sorted(found, key=lambda entry: int(entry.name))
         return []
+
+    def _directories(self) -> list[Path]:
+        """Where files lie: each space, and what is private in it."""
+        spaces = self._spaces()
+        return [*spaces, *(private for space in spaces if (private := space / PRIVATE).is_dir())]
 
     def _mounted(self, number: int) -> Path:
         space = self._root / str(number)

@@ -26,7 +26,7 @@ from nodeagent.adapters.hook_format import (
 )
 from nodeagent.domain.errors import OutsideFault
 
-_MODE = 0o600
+HOLDERS, CONTAINERS = 0o600, 0o666  # whose to write: the latter's directory lets nobody in
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
 
@@ -46,12 +46,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UsageFile:
-    """The usage file at *path*, of *devices* devices, of *uid*'s. All raise OSError with the path."""
+    """The usage file at *path*, of *devices* devices, *uid*'s, of *mode*. All raise OSError with the path."""
 
     path: Path
     lease: int
     uid: int
     devices: int
+    mode: int = HOLDERS
 
     def keep(self) -> None:
         """Make it, or put it right: size, header, owner and mode. What is charged in it stays charged.
@@ -87,7 +88,7 @@ class UsageFile:
     def _wrong(self, descriptor: int, status: os.stat_result) -> str | None:
         if status.st_size != usage_size(self.devices):
             return f"has {status.st_size} bytes, not {usage_size(self.devices)}"
-        if status.st_uid != self.uid or stat.S_IMODE(status.st_mode) != _MODE:
+        if status.st_uid != self.uid or stat.S_IMODE(status.st_mode) != self.mode:
             return f"is of uid {status.st_uid} and mode {stat.S_IMODE(status.st_mode):o}"
         head = self._empty()[:USAGE_HEAD]
         return None if os.pread(descriptor, USAGE_HEAD, 0) == head else "has another header"
@@ -96,7 +97,7 @@ class UsageFile:
         """Under another name first, so that no program sees a part of it."""
         new = self.path.with_name(fresh(self.path.name))
         new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, _MODE)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, HOLDERS)
         try:
             os.posix_fallocate(descriptor, 0, usage_size(self.devices))  # so that charging never lacks space
             os.pwrite(descriptor, self._empty(), 0)
@@ -119,7 +120,7 @@ class UsageFile:
 
     def _give(self, descriptor: int) -> None:
         os.fchown(descriptor, self.uid, -1)
-        os.fchmod(descriptor, _MODE)  # whatever the umask
+        os.fchmod(descriptor, self.mode)  # whatever the umask
 
     def _empty(self) -> bytes:
         return usage_bytes(self.lease, self.devices)

@@ -54,10 +54,31 @@ class GuaranteeAnswer(Answer):
     ipc: str
 
 
-class ContainerAnswer(Answer):
-    """What containers are given of a lease: for its holder and administrators alone."""
+class ContainerDeviceAnswer(Answer):
+    host: str
+    inside: str
 
-    cdi: str | None  # what --device takes
+
+class MountAnswer(Answer):
+    source: str
+    target: str
+    read_only: bool
+
+
+class ContainerAnswer(Answer):
+    """What the lease's container is to be started with."""
+
+    engine: str | None
+    id: str | None  # once one is bound
+    cgroup_parent: str | None  # null: the engine's cgroups are elsewhere
+    devices: list[ContainerDeviceAnswer]
+    groups: list[int]
+    mounts: list[MountAnswer]
+    environment: dict[str, str | None]  # null value: unset
+    labels: dict[str, str]  # the ticket only where the lease was asked for
+    stop_timeout_seconds: int
+    cdi: str | None
+    seccomp: dict[str, Any] | None
 
 
 class LeaseAnswer(Answer):

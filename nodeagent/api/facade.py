@@ -10,6 +10,7 @@ from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.slurm import Verdict
+from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
@@ -64,8 +65,8 @@ class Agent(Protocol):
     def told(self, lease: Lease) -> Told | None:
         """What the lease's programs say that they use; None where nothing hears them."""
 
-    def cdi(self, caller: Caller, lease: Lease) -> str | None:
-        """The CDI device that the lease is, for whoever may use it."""
+    def container(self, caller: Caller, lease: Lease, *, ticket: bool = False) -> ContainerView | None:
+        """What the lease's container is to be started with; None where it is no container's."""
 
     def attach(self, caller: Caller, lease_id: int) -> Lease: ...
 

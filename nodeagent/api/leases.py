@@ -66,8 +66,8 @@ class LeaseRoutes:
             return Reply(self._presenter.refusal(outcome), 409)
         status = (201 if outcome.fresh else 200) if isinstance(outcome, Granted) else 202
         where = {"Location": f"/v1/leases/{outcome.lease.id}"}
-        cdi = self._agent.cdi(call.caller, outcome.lease)
-        return Reply(self._presenter.own_lease(outcome.lease, cdi), status, where)
+        container = self._agent.container(call.caller, outcome.lease, ticket=True)
+        return Reply(self._presenter.own_lease(outcome.lease, container), status, where)
 
     def list_all(self, call: Call) -> Reply:
         query = call.query
@@ -110,10 +110,10 @@ class LeaseRoutes:
                 return Reply(None, 204)
         if lease.state in ENDED:
             return self._shown(lease, call)
-        return Reply(self._presenter.own_lease(lease), 202, {} if seated else RETRY_AFTER)
+        return Reply(self._own(lease, call), 202, {} if seated else RETRY_AFTER)
 
     def attach(self, call: Call) -> Reply:
-        return Reply(self._presenter.own_lease(self._agent.attach(call.caller, call.path["id"])))
+        return Reply(self._own(self._agent.attach(call.caller, call.path["id"]), call))
 
     def launch(self, call: Call) -> Reply:
         given = cast(LaunchBody, call.body).descriptors
@@ -122,9 +122,8 @@ class LeaseRoutes:
 
     def renew(self, call: Call) -> Reply:
         body = cast(RenewBody, call.body)
-        return Reply(
-            self._presenter.own_lease(self._agent.renew(call.caller, call.path["id"], body.ttl_seconds))
-        )
+        lease = self._agent.renew(call.caller, call.path["id"], body.ttl_seconds)
+        return Reply(self._own(lease, call))
 
     def clear(self, call: Call) -> Reply:
         force = cast(ClearBody, call.body).force
@@ -140,9 +139,13 @@ class LeaseRoutes:
         return Reply(LeftAnswer(lease=left.lease, ended=left.ended, note=left.note, objects=objects))
 
     def _shown(self, lease: Lease, call: Call, headers: Mapping[str, str] | None = None) -> Reply:
-        told = self._agent.told(lease) if call.viewer.sees(lease.holder.uid) else None
-        cdi = self._agent.cdi(call.caller, lease)
-        return Reply(self._presenter.lease(lease, call.viewer, told, cdi), headers=headers or {})
+        told_of = call.viewer.sees(lease.holder.uid)
+        told = self._agent.told(lease) if told_of else None
+        container = self._agent.container(call.caller, lease) if told_of else None
+        return Reply(self._presenter.lease(lease, call.viewer, told, container), headers=headers or {})
+
+    def _own(self, lease: Lease, call: Call) -> LeaseAnswer:
+        return self._presenter.own_lease(lease, self._agent.container(call.caller, lease))
 
     def routes(self) -> tuple[Route, ...]:
         one = "/v1/leases/{id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, Strict, StrictBool, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from nodeagent.api.fields import (
@@ -24,6 +24,7 @@ from nodeagent.api.fields import (
     TypeFilters,
     tidy,
 )
+from nodeagent.domain.container import LIBC_PATTERN
 
 LONGEST_TTL = 86_400  # seconds
 Ttl = Annotated[int, Field(ge=1, le=LONGEST_TTL), INTEGRAL]
@@ -85,8 +86,20 @@ class ExternalAnchor(Body):
     kind: Literal["external"]
 
 
+class ContainerAnchor(Body):
+    """The lease ends with the container that it is taken for. *start_seconds*: in which that must start."""
+
+    kind: Literal["container"]
+    engine: Literal["docker", "podman", "nerdctl"]
+    libc: Annotated[str, Strict(), StringConstraints(pattern=LIBC_PATTERN)] = "unknown"
+    start_seconds: Given[Ttl] = None
+    restarts: Flag = False
+
+
 Holder = Annotated[SlurmHolder | DockerHolder | ClientHolder | ProcessHolder, Field(discriminator="kind")]
-Anchor = Annotated[TtlAnchor | ProcessAnchor | CgroupAnchor | ExternalAnchor, Field(discriminator="kind")]
+Anchor = Annotated[
+    TtlAnchor | ProcessAnchor | CgroupAnchor | ExternalAnchor | ContainerAnchor, Field(discriminator="kind")
+]
 
 
 def _one_way_each(schema: dict[str, Any]) -> None:

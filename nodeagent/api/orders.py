@@ -7,11 +7,13 @@ import json
 
 from nodeagent.api.models import (
     CgroupAnchor,
+    ContainerAnchor,
     LeaseOrderBody,
     ProcessAnchor,
     RequireBody,
     SliceBody,
 )
+from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.guarantee import Compute, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind
 from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
@@ -56,7 +58,12 @@ def _anchor(body: LeaseOrderBody) -> AnchorOrder:
         body.ttl_seconds,
         pid=asked.pid if isinstance(asked, ProcessAnchor) else None,
         cgroup=asked.cgroup if isinstance(asked, CgroupAnchor) else None,
+        container=_container(asked) if isinstance(asked, ContainerAnchor) else None,
     )
+
+
+def _container(asked: ContainerAnchor) -> Container:
+    return Container(Engine(asked.engine), asked.libc, asked.start_seconds, asked.restarts)
 
 
 def _default_anchor(body: LeaseOrderBody) -> AnchorKind:
@@ -71,7 +78,7 @@ def _default_anchor(body: LeaseOrderBody) -> AnchorKind:
 def _holder(body: LeaseOrderBody, anchor: AnchorOrder, caller: Caller) -> tuple[HolderKind, str]:
     process = str(anchor.pid or caller.pid)
     if body.holder is None:
-        if anchor.kind in (AnchorKind.PROCESS, AnchorKind.CGROUP):
+        if anchor.kind in (AnchorKind.PROCESS, AnchorKind.CGROUP, AnchorKind.CONTAINER):
             return HolderKind.PROCESS, process
         return HolderKind.CLIENT, body.request_id or str(caller.uid)
     return HolderKind(body.holder.kind), body.holder.id or process

@@ -11,6 +11,7 @@ from nodeagent.domain.device import Device
 from nodeagent.domain.lease import ENDED, HeldSlice, Lease
 from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
+from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 from nodeagent.service.orders import Caller, Free, NodeView
 
@@ -60,13 +61,17 @@ class Presenter:
     clock: Clock
 
     def lease(
-        self, lease: Lease, viewer: Viewer, told: Told | None = None, cdi: str | None = None
+        self,
+        lease: Lease,
+        viewer: Viewer,
+        told: Told | None = None,
+        container: ContainerView | None = None,
     ) -> answers.LeaseAnswer:
-        return self._full(lease, told, cdi) if viewer.sees(lease.holder.uid) else self._masked(lease)
+        return self._full(lease, told, container) if viewer.sees(lease.holder.uid) else self._masked(lease)
 
-    def own_lease(self, lease: Lease, cdi: str | None = None) -> answers.LeaseAnswer:
+    def own_lease(self, lease: Lease, container: ContainerView | None = None) -> answers.LeaseAnswer:
         """A lease that the caller has just acted on, which the use case allowed."""
-        return self._full(lease, cdi=cdi)
+        return self._full(lease, container=container)
 
     def device(self, device: Device, free: Free) -> answers.DeviceAnswer:
         geometry = device.geometry
@@ -153,7 +158,9 @@ class Presenter:
             next=refusal.next_act,
         )
 
-    def _full(self, lease: Lease, told: Told | None = None, cdi: str | None = None) -> answers.LeaseAnswer:
+    def _full(
+        self, lease: Lease, told: Told | None = None, container: ContainerView | None = None
+    ) -> answers.LeaseAnswer:
         return answers.LeaseAnswer(
             id=lease.id,
             state=lease.state,
@@ -176,7 +183,7 @@ class Presenter:
             denied=None if told is None else min(told.denied, _LARGEST),
             environment=None if lease.environment is None else dict(lease.environment),
             cgroup=lease.cgroup,
-            container=None if cdi is None else answers.ContainerAnswer(cdi=cdi),
+            container=None if container is None else _container(container),
             request_id=lease.request_id,
             priority=lease.request.priority,
             created_at=timestamp(lease.created_at),
@@ -233,6 +240,22 @@ def _wide(number: int) -> str | None:
 
 def _told_bytes(told: Told | None, at: int) -> int | None:
     return min(told.vram_bytes[at], _LARGEST) if told is not None and at < len(told.vram_bytes) else None
+
+
+def _container(view: ContainerView) -> answers.ContainerAnswer:
+    return answers.ContainerAnswer(
+        engine=view.engine,
+        id=view.id,
+        cgroup_parent=view.cgroup_parent,
+        devices=[answers.ContainerDeviceAnswer(**one) for one in view.devices],
+        groups=list(view.groups),
+        mounts=[answers.MountAnswer(**one) for one in view.mounts],
+        environment=dict(view.environment),
+        labels=dict(view.labels),
+        stop_timeout_seconds=view.stop_timeout_seconds,
+        cdi=view.cdi,
+        seccomp=None if view.seccomp is None else dict(view.seccomp),
+    )
 
 
 def _slice(held: HeldSlice, told_bytes: int | None) -> answers.SliceAnswer:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nodeagent.domain.container import Container
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.guarantee import Guarantee
 from nodeagent.domain.request import Request, Shape
@@ -71,6 +72,7 @@ class AnchorKind(StrEnum):
     PROCESS = "process"  # one process, by pid and start time
     CGROUP = "cgroup"  # a populated cgroup: the lease's own, or one given
     EXTERNAL = "external"  # ended only by a caller or a reboot, never by an empty cgroup
+    CONTAINER = "container"  # a container, whoever started it: see `domain.container`
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Anchor:
     start_time: int | None = None  # clock ticks since boot, /proc/<pid>/stat field 22
     cgroup: str | None = None  # path below the cgroup2 mount
     inode: int | None = None
+    container: Container | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def _leases() -> Select[Any]:
         anchors.c.start_time,
         anchors.c.cgroup.label("anchor_cgroup"),
         anchors.c.inode,
+        anchors.c.container,
     )
     return select(leases, *_ANCHOR, *rest).join(anchors, anchors.c.lease == leases.c.id).order_by(leases.c.id)
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from sqlalchemy import Row
 
+from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.guarantee import Compute, Guarantee, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import (
@@ -96,7 +97,8 @@ def _guarantee(text: str) -> Guarantee:
 
 
 def anchor_values(anchor: Anchor) -> Values:
-    return {**asdict(anchor), "armed": int(anchor.armed)}
+    container = None if anchor.container is None else dump(asdict(anchor.container))
+    return {**asdict(anchor), "armed": int(anchor.armed), "container": container}
 
 
 def _anchor(row: Row[Any]) -> Anchor:
@@ -109,7 +111,14 @@ def _anchor(row: Row[Any]) -> Anchor:
         start_time=row.start_time,
         cgroup=row.anchor_cgroup,
         inode=row.inode,
+        container=None if row.container is None else _container(row.container),
     )
+
+
+@lru_cache(maxsize=KEPT)
+def _container(text: str) -> Container:
+    stored = json.loads(text)
+    return Container(**{**stored, "engine": Engine(stored["engine"])})
 
 
 def slice_values(placed: PlacedSlice, lease_id: int, ordinal: int) -> Values:

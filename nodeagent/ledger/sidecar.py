@@ -152,6 +152,7 @@ _MARKS = (
         anchors.c.deadline_ns,
         anchors.c.ttl_seconds,
         anchors.c.pid,
+        anchors.c.container,
     )
     .join(anchors, anchors.c.lease == leases.c.id)
     .where(

@@ -158,6 +158,7 @@ anchors = Table(
     Column("start_time", Integer),
     Column("cgroup", Text),
     Column("inode", Integer),
+    Column("container", Text),  # JSON
     _one_of("kind", AnchorKind),
     _flag("armed"),
     sqlite_strict=True,

@@ -14,6 +14,7 @@ from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
+from nodeagent.service.container_view import ContainerView, ContainerViews
 from nodeagent.service.effects import Told
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
@@ -51,7 +52,7 @@ class AgentParts:
     identity: Identity
     told: Callable[[int], Told | None]
     left: Callable[[Lease], Left] | None
-    cdi: Callable[[int], str | None]
+    containers: ContainerViews | None
     tiers: Callable[[], tuple[Tier, ...]]
     unready: Callable[[], str | None]
     slurm: Slurm
@@ -121,10 +122,14 @@ class Agent:
         """What the programs of an active lease say that they use; None where nothing hears them."""
         return self._parts.told(lease.id) if lease.state is LeaseState.ACTIVE else None
 
-    def cdi(self, caller: Caller, lease: Lease) -> str | None:
-        """The CDI device that an active lease is, for whoever may use it; None for others, and of others."""
-        shown = lease.request.cdi and lease.state is LeaseState.ACTIVE and owns(caller, lease)
-        return self._parts.cdi(lease.id) if shown else None
+    def container(self, caller: Caller, lease: Lease, *, ticket: bool = False) -> ContainerView | None:
+        """What the lease's container is to be started with; None where it is no container's.
+
+        *ticket*: with that, which is for the request alone that the lease was taken by. The name of its CDI
+        device is for whoever may use the lease.
+        """
+        views = self._parts.containers
+        return None if views is None else views.of(lease, ticket=ticket, cdi=owns(caller, lease))
 
     def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease once it has left a passing state, or as it is after *seconds*."""

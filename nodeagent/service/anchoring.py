@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.processes import alive, leads_its_group, start_time_of, uids_of
 from nodeagent.domain.clock import SECOND_NS, Clock
+from nodeagent.domain.container import Container
 from nodeagent.domain.errors import InvalidField, NotAllowed
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease
+from nodeagent.service.engines import Engines
 from nodeagent.service.orders import AnchorOrder, Caller
 
 
@@ -25,10 +27,13 @@ class AnchorLimits:
 class Anchors:
     """Makes anchors and looks whether they still hold."""
 
-    def __init__(self, limits: AnchorLimits, clock: Clock, tree: CgroupTree | None) -> None:
+    def __init__(
+        self, limits: AnchorLimits, clock: Clock, tree: CgroupTree | None, engines: Engines | None = None
+    ) -> None:
         self._limits = limits
         self._clock = clock
         self._tree = tree
+        self._engines = engines  # None: no lease is a container's
 
     def open(self, wish: AnchorOrder, caller: Caller) -> Anchor:
         """The anchor for a new lease.
@@ -49,6 +54,8 @@ class Anchors:
             return self._of_process(wish.pid or caller.pid, caller, limit)
         if wish.cgroup is not None:
             return self._of_cgroup(wish.cgroup, caller, limit)
+        if wish.container is not None:
+            return self._of_container(wish.container, caller, limit)
         return Anchor(
             AnchorKind.CGROUP if self._tree else AnchorKind.PROCESS,
             ttl_seconds=limit,
@@ -66,7 +73,8 @@ class Anchors:
     def started(self, anchor: Anchor) -> Anchor:
         """*anchor* with its time counted from now, when the lease becomes active after a wait."""
         if not anchor.armed:
-            return replace(anchor, deadline_ns=self._in(self._limits.start))
+            own = anchor.container and anchor.container.start_seconds
+            return replace(anchor, deadline_ns=self._in(own or self._limits.start))
         return replace(anchor, deadline_ns=self._in(anchor.ttl_seconds) if anchor.ttl_seconds else None)
 
     def armed(self, anchor: Anchor) -> Anchor:
@@ -93,6 +101,8 @@ class Anchors:
             return None
         if anchor.deadline_ns is not None and now >= anchor.deadline_ns:
             return "its time is up" if anchor.armed else "nothing entered it before its start deadline"
+        if anchor.container is not None:
+            return self._container_dead(anchor)
         if not anchor.armed:
             return self._process_dead(anchor)
         looks: dict[AnchorKind, Callable[[Anchor], str | None]] = {
@@ -134,6 +144,24 @@ class Anchors:
             start_time=start,
             ttl_seconds=limit,
             deadline_ns=limit and self._in(limit),
+        )
+
+    def _container_dead(self, anchor: Anchor) -> str | None:
+        return self._process_dead(anchor) or (self._cgroup_dead(anchor) if anchor.armed else None)
+
+    def _of_container(self, container: Container, caller: Caller, limit: int | None) -> Anchor:
+        """Until one is bound the lease also ends with who asked, unless it said how long that may take."""
+        if self._engines is None:
+            raise InvalidField("anchor.kind", "no lease is a container's here: turned off by docker.enabled")
+        self._engines.ask(container.engine)
+        patient = container.start_seconds is not None
+        return Anchor(
+            AnchorKind.CONTAINER,
+            ttl_seconds=limit,
+            deadline_ns=self._in(container.start_seconds or self._limits.start),
+            pid=None if patient else caller.pid,
+            start_time=None if patient else start_time_of(caller.pid),
+            container=container,
         )
 
     def _of_cgroup(self, path: str, caller: Caller, limit: int | None) -> Anchor:

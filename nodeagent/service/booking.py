@@ -71,6 +71,7 @@ class Booker:
             order.request,
             may_wait=order.wait_seconds > 0,
             adopted=order.anchor.adopts,
+            container=anchor.container,
         )
         with self._ledger.write() as tx:
             again = _remembered(tx, caller, order)
@@ -93,6 +94,7 @@ class Booker:
             self._ledger.held(),
             lease.request,
             adopted=adopted,
+            container=lease.anchor.container,
         )
         if isinstance(draft.placed, Refusal):
             return False
@@ -151,7 +153,7 @@ class Booker:
         """Journal what is to be set for the slices, and say for each device who was granted on it."""
         journal = tx.effects(lease_id)
         for effect in self._planner.limits(
-            lease_id, draft.uid, draft.request, journal, placed, draft.inventory
+            lease_id, draft.uid, draft.request, journal, placed, draft.inventory, draft.container
         ):
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
         for one in placed:

@@ -96,6 +96,14 @@ class Telling(Protocol):
         """What they say now. Raises OutsideFault where it cannot be read."""
 
 
+@runtime_checkable
+class Concluding(Protocol):
+    """An effect that is made of what those before it in the journal gave."""
+
+    def conclude(self, arguments: Arguments, before: Sequence[Done]) -> Evidence:
+        """The last part of its act; again is harmless. Raises OutsideFault where the node says no."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """An effect that the journal is to hold before anything is done."""
@@ -138,7 +146,10 @@ class Journal:
 
     def apply(self, lease_id: int) -> tuple[Done, ...]:
         """Apply and verify every effect in order; the first fault ends the walk and is raised."""
-        return tuple(self._apply_one(record) for record in self._ledger.effects(lease_id))
+        done: list[Done] = []
+        for record in self._ledger.effects(lease_id):
+            done.append(self._apply_one(record, done))
+        return tuple(done)
 
     def undo(self, lease_id: int, seconds: float) -> Undoing:
         """Undo every effect, newest first.
@@ -167,12 +178,14 @@ class Journal:
                     log.info("a lease's programs cannot be heard", lease=lease_id, why=str(fault))
         return None
 
-    def _apply_one(self, record: EffectRecord) -> Done:
+    def _apply_one(self, record: EffectRecord, before: Sequence[Done]) -> Done:
         effect = self._effects.get(record.kind)
         if effect is None:
             raise OutsideFault("journal", _no_means(record))
         evidence = dict(effect.apply(record.arguments))
         evidence |= effect.verify(record.arguments, evidence)
+        if isinstance(effect, Concluding):
+            evidence |= effect.conclude(record.arguments, before)
         return Done(record, EffectState.VERIFIED, evidence)
 
     def _undo_one(self, record: EffectRecord, deadline: float) -> Evidence | Pending:

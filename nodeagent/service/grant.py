@@ -27,6 +27,7 @@ from nodeagent.service.survey import Survey
 log = structlog.get_logger()
 
 Outcome = Granted | Queued | Refusal
+IN_ITS_OWN = (AnchorKind.CGROUP, AnchorKind.CONTAINER)  # live in the lease's own cgroup
 UNDONE = (LeaseState.RELEASING, LeaseState.RELEASED, LeaseState.FAILED)
 FOLLOW_SECONDS = 4.0  # how long a repeated request follows the first one that still prepares
 
@@ -111,7 +112,7 @@ class Granter:
             raise OutsideFault("this node", f"holds the lease weaker than demanded: {', '.join(short)}")
         cgroup = evidence_of(done, CGROUP)
         anchor = self._anchors.started(lease.anchor)
-        if cgroup and anchor.kind is AnchorKind.CGROUP and anchor.cgroup is None:
+        if cgroup and anchor.kind in IN_ITS_OWN and anchor.cgroup is None:
             anchor = replace(anchor, cgroup=str(cgroup["path"]), inode=int(cgroup["inode"]))
         with self._ledger.write() as tx:
             record(tx, done)

@@ -6,8 +6,11 @@ It holds programs that are honest or careless. Its own holder can go around it: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.domain import container
 from nodeagent.domain.guarantee import Compute, Hold, Memory
 from nodeagent.service.charging import chargeable, charged_devices, devices_of
 from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Told
@@ -32,24 +35,39 @@ class HookMeans:
         )
 
     def promise(self, setting: Setting) -> Hold:
-        return self.at_best if self._applies(setting) else Hold()
+        loading = _loading(setting)
+        certain = loading is None or loading.certain
+        return self.at_best if certain and self._applies(setting) else Hold()
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):
             return []
         devices, demanded = charged_devices(setting), setting.demanded.memory
         strict = demanded is not None and demanded is not Memory.ADVISORY
-        return [Planned(HOOK, {"lease": lease_id, "uid": setting.uid, "devices": devices, "strict": strict})]
+        planned = {"lease": lease_id, "uid": setting.uid, "devices": devices, "strict": strict}
+        loading = _loading(setting)
+        return [Planned(HOOK, planned if loading is None else {**planned, "loading": asdict(loading)})]
 
     def _applies(self, setting: Setting) -> bool:
+        loading = _loading(setting)
+        if loading is not None and not loading.possible:
+            return False
         return not setting.adopted and chargeable(setting) and self._unavailable() is None
 
     def _unavailable(self) -> str | None:
         return "turned off by hook.enabled" if self._files is None else self._files.unavailable()
 
 
+def _loading(setting: Setting) -> container.Loading | None:
+    """How programs in the lease's container load the hook; None where it has none."""
+    return None if setting.container is None else container.loading_of(setting.container.libc)
+
+
 class HookEffect:
-    """The hook's files of one lease, and the variables that make its programs load the hook."""
+    """The hook's files of one lease, and the variables that make its programs load the hook.
+
+    In a container, what makes them is the mounts, or the image's own loader and a variable: see `container`.
+    """
 
     def __init__(self, files: HookFiles) -> None:
         self._files = files
@@ -60,6 +78,7 @@ class HookEffect:
             int(arguments["uid"]),
             devices_of(arguments),
             strict=bool(arguments["strict"]),
+            contained="loading" in arguments,
         )
         return {"limits": str(path)}
 
@@ -69,14 +88,31 @@ class HookEffect:
             int(arguments["uid"]),
             devices_of(arguments),
             strict=bool(arguments["strict"]),
+            contained="loading" in arguments,
         )
-        return {
-            "holds": {"memory": Memory.HOOK, "compute": Compute.HOOK},
-            "environment": {
-                "LD_PRELOAD": str(self._files.library()),
-                "GPULEASE_HOOK": str(self._files.limits_path(int(arguments["lease"]))),
-            },
+        holds = {"holds": {"memory": Memory.HOOK, "compute": Compute.HOOK}}
+        if "loading" in arguments:
+            loading = container.Loading(**arguments["loading"])
+            inside = self._inside(int(arguments["lease"]), loading)
+            return {**holds, **inside} if loading.certain else inside
+        variables = {
+            "LD_PRELOAD": str(self._files.library()),
+            "GPULEASE_HOOK": str(self._files.limits_path(int(arguments["lease"]))),
         }
+        return {**holds, "environment": variables}
+
+    def _inside(self, lease: int, loading: container.Loading) -> Evidence:
+        """The mounts by which a container has the hook, and the variable for loaders that read no file."""
+        files = self._files
+        mounts = [
+            _mount(files.limits_path(lease), container.LIMITS),
+            _mount(files.usage_path(lease), container.USAGE, read_only=False),
+            _mount(files.library(), container.LIBRARY),
+        ]
+        if loading.by_file:
+            mounts.append(_mount(files.preload_path(lease), container.PRELOAD))
+        variables = {"LD_PRELOAD": container.LIBRARY} if loading.by_variable else {}
+        return {"mounts": mounts, "environment": variables}
 
     def told(self, arguments: Arguments) -> Told:
         usage = self._files.usage(int(arguments["lease"]), len(arguments["devices"]))
@@ -85,3 +121,7 @@ class HookEffect:
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         self._files.remove(int(arguments["lease"]))
         return {"removed": True}
+
+
+def _mount(source: Path, target: str, *, read_only: bool = True) -> dict[str, str | bool]:
+    return {"source": str(source), "target": target, "read_only": read_only}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nodeagent.domain.container import Container
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.guarantee import Compute, Hold, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import PlacedSlice
+from nodeagent.domain.records import EffectRecord
 from nodeagent.service.effects import Done, Planned
 from nodeagent.service.orders import Tier
 
@@ -19,6 +21,7 @@ class Setting:
 
     *cgroup* is ``{"lease": id, "parent": path or None}``, as `CgroupTree.find` takes it, for a job's own with
     its ``"name"`` (see `job_effects`); None where the lease has none: an *adopted* one, or without cgroup2.
+    *container*: what it was taken for, where that is one.
     """
 
     uid: int
@@ -28,13 +31,15 @@ class Setting:
     placed: tuple[PlacedSlice, ...]
     inventory: Inventory
     cdi: bool = False  # containers are given the lease as a CDI device
+    container: Container | None = None
 
 
 class Means(Protocol):
     """One way to hold leases. What it promises is stated of a lease only once its effect's evidence says so.
 
     An effect that holds something says so in its evidence, as verified: ``{"holds": {"memory": "hook"}}``;
-    what the workload needs for it is there too: ``{"environment": {NAME: value or None}}``.
+    what the workload needs for it is there too: ``{"environment": {NAME: value or None}}``, and what is to be
+    mounted into its containers: ``{"mounts": [{"source": path, "target": path, "read_only": bool}]}``.
     """
 
     at_best: Hold  # of any lease, on any node; empty for what holds nothing
@@ -65,7 +70,8 @@ def why_not(means: Means, setting: Setting) -> str:
         return f"{tier.name}: not of what runs already"
     if setting.cgroup is None:
         return f"{tier.name}: not of a lease without a cgroup"
-    return f"{tier.name}: not of such a lease ({tier.why})"
+    what = "container" if setting.container else "lease"
+    return f"{tier.name}: not of such a {what} ({tier.why})"
 
 
 def holds_of(done: Sequence[Done]) -> tuple[Hold, ...]:
@@ -79,6 +85,12 @@ def environment_of(done: Sequence[Done]) -> dict[str, str | None]:
     for one in done:
         merged |= one.evidence.get("environment", {})
     return merged
+
+
+def mounts_of(journal: Iterable[Done | EffectRecord]) -> list[Mapping[str, Any]]:
+    """What the walked effects want mounted into the lease's containers: source, target, read_only."""
+    evidences: Iterable[Mapping[str, Any]] = (one.evidence or {} for one in journal)
+    return [mount for evidence in evidences for mount in evidence.get("mounts", ())]
 
 
 def _hold(said: Mapping[str, str]) -> Hold:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nodeagent.domain.container import Container
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Pool, Skipped
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
@@ -30,6 +31,7 @@ class AnchorOrder:
     ttl_seconds: int | None = None
     pid: int | None = None
     cgroup: str | None = None
+    container: Container | None = None  # of a container anchor
 
     @property
     def adopts(self) -> bool:

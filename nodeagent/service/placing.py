@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from nodeagent.domain.container import Container
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.lease import HeldSlice, PlacedSlice
 from nodeagent.domain.ownership import Asker
@@ -28,6 +29,7 @@ class Draft:
     adopted: bool
     held: tuple[HeldSlice, ...]
     placed: Placed | Refusal
+    container: Container | None = None
 
     def holds(self, held: Sequence[HeldSlice]) -> bool:
         """Whether it may be booked beside *held*: what gives no slices needs no second look."""
@@ -53,12 +55,14 @@ class Placer:
         *,
         may_wait: bool = False,
         adopted: bool = False,
+        container: Container | None = None,
     ) -> Draft:
         """Search beside *held* for *uid*; a request that *may_wait* is refused only if it could never fit.
 
         Nobody waits for another owner's device: who may take it by name gets it at once or not.
         """
-        return self._searched(Draft(uid, asker, inventory, request, may_wait, adopted, held, placed=()))
+        draft = Draft(uid, asker, inventory, request, may_wait, adopted, held, (), container)
+        return self._searched(draft)
 
     def settle(self, draft: Draft, held: tuple[HeldSlice, ...]) -> Placed | Refusal:
         """What *draft* gives, or what can be given now if others than it saw are *held* by now."""
@@ -85,7 +89,14 @@ class Placer:
         )
         if isinstance(placed, Refusal):
             return placed
-        unmet = self._planner.unmet(draft.uid, draft.request, placed, draft.inventory, adopted=draft.adopted)
+        unmet = self._planner.unmet(
+            draft.uid,
+            draft.request,
+            placed,
+            draft.inventory,
+            adopted=draft.adopted,
+            container=draft.container,
+        )
         if unmet:
             return Refusal(
                 Code.GUARANTEE_NOT_MET,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nodeagent.adapters.cgroup import CgroupTree, nest_below
 from nodeagent.adapters.limits import effective_limits
 from nodeagent.domain.clock import Clock
+from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.environment import guarantee_of
 from nodeagent.domain.errors import NotAllowed
@@ -36,6 +37,7 @@ class Planner:
         clock: Clock,
         floor: Requirement | None = None,
         doors: Sequence[Door] = (),
+        elsewhere: Callable[[Container], bool] = lambda container: False,
     ) -> None:
         self._tree = tree
         self._no_tree = no_tree
@@ -43,6 +45,7 @@ class Planner:
         self._clock = clock
         self._floor = floor or Requirement()
         self._doors = tuple(doors)
+        self._elsewhere = elsewhere  # whether a container's engine keeps it in other cgroups than the leases'
 
     def home(
         self,
@@ -66,7 +69,7 @@ class Planner:
         if anchor.kind is AnchorKind.PROCESS and anchor.armed and anchor.pid is not None:
             planned.append(self.process(anchor.pid, anchor.start_time or 0, strict=False))
         if self._tree is not None:
-            home = self._home(self._tree, caller, behalf)
+            home = self._home(self._tree, caller, behalf, nests=anchor.container is None)
             planned.append(Planned(CGROUP, {"lease": lease_id, **home}))
         return planned
 
@@ -78,13 +81,14 @@ class Planner:
         inventory: Inventory,
         *,
         adopted: bool,
+        container: Container | None = None,
     ) -> tuple[str, ...]:
         """What of the request's and the site's demands this node could not hold for such a lease.
 
         After that what would, by tier, and why it does not.
         """
         cgroup = None if adopted or self._tree is None else {"lease": None, "parent": None}
-        setting = self._setting(uid, request, cgroup, placed, inventory, adopted=adopted)
+        setting = self._setting(uid, request, cgroup, placed, inventory, container, adopted=adopted)
         promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in self._means)
         short = self._demanded(request).short_of(promised)
         would = [means for means in self._means if short.helped_by(means.at_best)]
@@ -103,6 +107,7 @@ class Planner:
         journal: Sequence[EffectRecord],
         placed: Sequence[PlacedSlice],
         inventory: Inventory,
+        container: Container | None = None,
     ) -> list[Planned]:
         """The further effects, known once the slices are: what is set before anyone enters.
 
@@ -111,7 +116,8 @@ class Planner:
         """
         home = next((record for record in journal if record.kind == CGROUP), None)
         cgroup = None if home is None else home_of(home.arguments)
-        setting = self._setting(uid, request, cgroup, placed, inventory, adopted=adopted_by(journal))
+        adopted = adopted_by(journal)
+        setting = self._setting(uid, request, cgroup, placed, inventory, container, adopted=adopted)
         planned = [effect for means in self._means for effect in means.plan(lease_id, setting)]
         if cgroup is not None:
             planned.append(Planned(OCCUPANTS, cgroup))
@@ -138,24 +144,35 @@ class Planner:
         cgroup: Mapping[str, Any] | None,
         placed: Sequence[PlacedSlice],
         inventory: Inventory,
+        container: Container | None,
         *,
         adopted: bool,
     ) -> Setting:
+        """What comes into the lease's cgroup late, or never, is not held by it."""
+        inside = cgroup
+        if request.cdi or (container is not None and self._elsewhere(container)):
+            inside = None
+        given = container or (Container(Engine.DOCKER) if request.cdi else None)
         return Setting(
-            uid, self._demanded(request), cgroup, adopted, tuple(placed), inventory, cdi=request.cdi
+            uid, self._demanded(request), inside, adopted, tuple(placed), inventory, request.cdi, given
         )
 
     def _demanded(self, request: Request) -> Requirement:
         return request.require.and_floor(self._floor)
 
-    def _home(self, tree: CgroupTree, caller: Caller, behalf: Behalf | None) -> dict[str, Any]:
-        """Where the cgroup goes: below *parent* (None: in the agent's own subtree), with *limits* copied."""
+    def _home(
+        self, tree: CgroupTree, caller: Caller, behalf: Behalf | None, *, nests: bool
+    ) -> dict[str, Any]:
+        """Where the cgroup goes: below *parent* (None: in the agent's own subtree), with *limits* copied.
+
+        A container's *nests* nowhere: its engine finds it in the agent's subtree alone.
+        """
         if behalf is not None and behalf.home is not None:
             return job_home(tree, behalf.home, self._clock)
         current = tree.cgroup_of(caller.pid)
         if current is not None and not current.isprintable():
             raise NotAllowed("the caller's cgroup has a name that cannot be recorded: ask from another one")
-        parent = None if behalf is not None else nest_below(current)
+        parent = nest_below(current) if behalf is None and nests else None
         limits = {} if parent is not None or current is None else effective_limits(tree, current).to_json()
         return {"parent": parent, "limits": limits}
 

@@ -42,7 +42,9 @@ class PrivateIpcMeans:
         return [Planned(PRIVATE_IPC, {"lease": lease_id})] if self._applies(setting) else []
 
     def _applies(self, setting: Setting) -> bool:
-        if setting.demanded.ipc is not Ipc.PRIVATE or setting.cgroup is None or in_job(setting.cgroup):
+        if setting.demanded.ipc is not Ipc.PRIVATE or setting.cgroup is None:
+            return False
+        if in_job(setting.cgroup) or setting.container:  # Slurm, or an engine, starts what runs in there
             return False
         return self._supervisor.no_private_ipc() is None
 

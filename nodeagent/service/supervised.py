@@ -45,7 +45,7 @@ class SupervisedMeans:
     def _applies(self, setting: Setting) -> bool:
         if setting.demanded.memory is not Memory.SUPERVISED or setting.cgroup is None:
             return False
-        if in_job(setting.cgroup):  # Slurm starts what runs in there
+        if in_job(setting.cgroup) or setting.container:  # Slurm, or an engine, starts what runs in there
             return False
         return chargeable(setting) and self._unavailable() is None
 

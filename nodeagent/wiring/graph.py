@@ -34,6 +34,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.baselines import Baselines, IdleUse
+from nodeagent.service.container_view import ContainerViews
 from nodeagent.service.differences import Differences
 from nodeagent.service.dumps import Dumps
 from nodeagent.service.foreign import Foreign
@@ -47,6 +48,7 @@ from nodeagent.service.uevents import Source, Uevents
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.wiring.callers import identifier
+from nodeagent.wiring.containers import Containers, build_containers
 from nodeagent.wiring.jobs import Jobs, build_jobs
 from nodeagent.wiring.leases import Base, Leases, build_leases
 from nodeagent.wiring.life import Life
@@ -75,22 +77,33 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     systemd = find_systemd(tree.mount) if tree else None
     hook, conf, foreign = HookFiles(name), slurm_conf(config, node), Foreign()
     baselines = Baselines(BootFile(config.state.directory / BASELINES, clock, Baseline.of))
-    base = _base(config, node, clock, tree, conf, baselines, foreign)
+    containers = build_containers(config, clock, tree, name, node.root, systemd=systemd is not None)
+    base = _base(config, node, clock, tree, conf, baselines, foreign, containers)
     sidecars = Sidecars(SidecarFiles(name), base.ledger, clock, tree)
     in_use = partial(gpu_in_use, kfd_proc_root=node.kfd_processes)
     banks, cdi = BankFiles(name, node.tree), CdiFiles(name, config.cdi.directory)
-    ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle)
+    ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle, containers)
     tiers = build_tiers(config, ground, base.ledger, base.survey)
     leases = build_leases(
         base,
         tiers,
-        Planner(tree, no_tree, tiers.means, clock, _floor(config), tiers.doors),
+        Planner(
+            tree,
+            no_tree,
+            tiers.means,
+            clock,
+            _floor(config),
+            tiers.doors,
+            containers.engines.elsewhere,
+        ),
         in_use=in_use,
         keep=sidecars.keep,
         shared_cu_percent=config.defaults.shared_cu,
         timeout_seconds=config.release.timeout_seconds,
     )
-    differences = Differences(base.ledger, clock, tree, systemd, (hook, banks, cdi), sidecars)
+    differences = Differences(
+        base.ledger, clock, tree, systemd, (hook, banks, cdi, containers.files), sidecars
+    )
     jobs = build_jobs(
         config.slurm, base, leases, conf=conf, effects=tiers.effects, doubts=differences.strangers
     )
@@ -103,13 +116,24 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         Periods(quarantine=config.release.retry_seconds),
         build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
     )
-    agent = build_agent(base, tiers, leases, jobs, Identity(socket.gethostname(), node.machine, __version__))
+    identity = Identity(socket.gethostname(), node.machine, __version__)
+    views = containers.views(base.ledger, cdi.device)
+    agent = build_agent(base, tiers, leases, jobs, identity, views)
     watch = _watch(config, node, base, tiers, leases, baselines, foreign)
-    life = Life(base, leases, reconciler, watch, baselines, sidecars, (banks, hook), node.machine)
+    life = Life(
+        base, leases, reconciler, watch, baselines, sidecars, (banks, hook, containers.files), node.machine
+    )
     return Built(agent, _app(config, agent, clock), base.ledger, reconciler, life.start, life.stop)
 
 
-def build_agent(base: Base, tiers: Tiers, leases: Leases, jobs: Jobs, identity: Identity) -> Agent:
+def build_agent(
+    base: Base,
+    tiers: Tiers,
+    leases: Leases,
+    jobs: Jobs,
+    identity: Identity,
+    containers: ContainerViews | None = None,
+) -> Agent:
     """The façade over all use cases."""
     return Agent(
         AgentParts(
@@ -124,7 +148,7 @@ def build_agent(base: Base, tiers: Tiers, leases: Leases, jobs: Jobs, identity: 
             identity=identity,
             told=leases.journal.told,
             left=tiers.shared_memory.view if tiers.shared_memory else None,
-            cdi=tiers.cdi.device,
+            containers=containers,
             tiers=leases.planner.tiers,
             unready=jobs.readiness.why_not,
             slurm=jobs.slurm,
@@ -180,6 +204,7 @@ def _base(
     conf: SlurmConf,
     baselines: Baselines,
     foreign: Foreign,
+    containers: Containers,
 ) -> Base:
     ledger = Ledger(config.state.directory / LEDGER, clock)
     scanner = Scanner(
@@ -195,7 +220,7 @@ def _base(
         clock,
         tree,
         Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, owned),
-        Anchors(_anchor_limits(config), clock, tree),
+        Anchors(_anchor_limits(config), clock, tree, containers.engines if config.docker.enabled else None),
         Quotas(_quota_limits(config), clock, Subuids().owner),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from nodeagent import config as settings
 
 LEDGER, BASELINES, NAMES, DUMPS = "ledger.sqlite3", "baselines", "names", "dumps"
+TICKET_KEY = "ticket.key"
 
 
 def ledger_path(config_path: Path | None, state_dir: Path | None) -> Path:

@@ -38,6 +38,7 @@ from nodeagent.service.cgroup_effects import (
     ProcessEffect,
 )
 from nodeagent.service.closure import Closing
+from nodeagent.service.contained import CONTAINER
 from nodeagent.service.effects import Effect
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.grace import Grace, GracePeriods
@@ -56,6 +57,7 @@ from nodeagent.service.sampling import Sampler
 from nodeagent.service.shared_memory import IPC, SharedMemory
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
+from nodeagent.wiring.containers import Containers
 from nodeagent.wiring.node import Node, figures, used_bytes
 
 
@@ -72,6 +74,7 @@ class Ground:
     cdi: CdiFiles
     in_use: Callable[[int], bool]  # whether a process has a GPU open
     idle: Idle  # what a pool used when nobody worked on it, bytes
+    containers: Containers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         BANKS: BanksEffect(ground.banks),
         CDI: CdiEffect(ground.cdi),
     }
+    if ground.containers is not None:
+        effects[CONTAINER] = ground.containers.effect()
     shared_memory = None
     if tree is not None:
         shared_memory = _shared_memory(ground, tree, ledger)
@@ -149,7 +154,9 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         banks,
     )
     offers = Offers(node.root, [banks.mounts])
-    doors = (CdiDoor(ground.cdi if config.cdi.enabled else None, offers.of),)
+    doors: tuple[Door, ...] = (CdiDoor(ground.cdi if config.cdi.enabled else None, offers.of),)
+    if ground.containers is not None:
+        doors = (ground.containers.door(), *doors)
     looks = {"gate": gate.look}
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}

@@ -31,6 +31,7 @@ from nodeagent.domain.lease import (
 from nodeagent.domain.records import EffectRecord, EffectState, Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
+from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
@@ -108,7 +109,7 @@ class FakeAgent:
     fault: Exception | None = None
     ready: bool = True
     says: Told | None = None
-    cdi: Callable[[Caller, Lease], str | None] = lambda caller, lease: None
+    view: ContainerView | None = None
     on_wait: Callable[[float], None] = lambda seconds: None
     slurm: FakeSlurm = field(default_factory=FakeSlurm)
 
@@ -193,6 +194,12 @@ class FakeAgent:
         )
         self.known[number] = replace(lease, **changes)
         return self.known[number]
+
+    def container(self, caller: Caller, lease: Lease, *, ticket: bool = False) -> ContainerView | None:
+        if self.view is None:
+            return None
+        labels = {"gpulease.lease": str(lease.id)} | ({"gpulease.ticket": "f" * 32} if ticket else {})
+        return replace(self.view, labels=labels)
 
     def lease(self, caller: Caller, lease_id: int) -> Lease:
         self._fail()

@@ -17,6 +17,7 @@ from nodeagent.domain.errors import (
     TooMany,
 )
 from nodeagent.domain.lease import Anchor, AnchorKind, HolderKind, LeaseState
+from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 
 SECOND_NS = 1_000_000_000
@@ -323,9 +324,9 @@ def test_waiting_without_a_seat_is_answered_at_once(user, agent, waiting, caller
 
 def test_a_leases_device_is_shown_where_it_may_be_used(user, agent):
     """In the answer to the request, and to a look at the one lease; lists have no names of devices."""
-    agent.cdi = lambda caller, lease: "nodeagent.local/lease=1" if lease.request.cdi else None
+    agent.view = ContainerView(None, None, None, (), (), (), {}, {}, 10, cdi="nodeagent.local/lease=1")
     made = user.post("/v1/leases", json={"cdi": True}).json
-    assert made["container"] == {"cdi": "nodeagent.local/lease=1"}
+    assert made["container"]["cdi"] == "nodeagent.local/lease=1"
     assert user.get(f"/v1/leases/{made['id']}").json["container"] == made["container"]
     assert user.get("/v1/leases").json["leases"][0]["container"] is None
     assert user.post("/v1/leases", json={}).json["container"] is None

@@ -115,7 +115,9 @@ def test_every_status_is_documented(page: Read, same: Same) -> None:
     [
         ("models", "LeaseOrderBody", "Lease request"),
         ("models", "SliceBody", "Slice request"),
+        ("models", "ContainerAnchor", "Container request"),
         ("answers", "LeaseAnswer", "Lease"),
+        ("answers", "ContainerAnswer", "Container"),
         ("answers", "SliceAnswer", "Slice"),
         ("answers", "DeviceAnswer", "Device"),
         ("answers", "NodeAnswer", "Node"),

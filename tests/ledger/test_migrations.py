@@ -135,7 +135,7 @@ def test_a_step_that_copies_a_table_keeps_what_hangs_on_it(
     path.parent.mkdir()
     migrate(path)
     with closing(connect(path)) as connection:
-        fill(connection, REVISIONS[0])
+        fill(connection, REVISIONS[-1])
     later = migrations_of_next_version(tmp_path / "migrations")
     monkeypatch.setattr("nodeagent.ledger.migrate.files", lambda _: later)
     monkeypatch.setattr("nodeagent.ledger.migrate.NEWEST", LATER)

@@ -1,0 +1,134 @@
+"""Containers that hold leases: what an engine says of one, and what that means for its lease."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+# What is found at these paths inside, whatever the image.
+LIMITS, USAGE, NOTE = "/etc/gpulease/limits", "/run/gpulease/usage", "/etc/gpulease/lease"
+LIBRARY, PRELOAD = "/usr/lib/gpulease/hook.so", "/etc/ld.so.preload"
+LEASE_LABEL, TICKET_LABEL = "gpulease.lease", "gpulease.ticket"
+
+LIBC_PATTERN = r"^(glibc-[0-9]{1,3}\.[0-9]{1,4}|musl(-[0-9]{1,3}(\.[0-9]{1,4}){0,2})?|static|unknown)$"
+OLDEST_GLIBC = (2, 17)  # whose symbols the hook is linked against
+_VISIBLE = "ROCR_VISIBLE_DEVICES"
+_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", re.ASCII)  # docker's own rule for names
+
+
+class Engine(StrEnum):
+    DOCKER = "docker"
+    PODMAN = "podman"
+    NERDCTL = "nerdctl"  # has no API: its container is known by the lease's cgroup alone
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The container that a lease is anchored to; *id* once one is bound, and then for ever.
+
+    *libc* is the image's, as its caller says. *restarts*: its engine starts it again when it ends.
+    """
+
+    engine: Engine
+    libc: str = "unknown"
+    start_seconds: int | None = None  # in which it must start, whatever becomes of who asked
+    restarts: bool = False
+    id: str | None = None
+
+
+class Life(StrEnum):
+    """What an engine's word means for the lease."""
+
+    UNKNOWN = "unknown"  # the engine does not answer, which is not the container's end
+    WAITING = "waiting"  # made, not started
+    ALIVE = "alive"
+    ENDED = "ended"
+
+
+# docker's words and podman's. What neither of them says now counts as alive: nothing is taken from it.
+_WAITING = frozenset({"created", "configured", "initialized"})
+_ENDED = frozenset({"exited", "stopped", "dead"})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A container as its engine lists it. Names and labels are hints: whoever made it chose them."""
+
+    id: str
+    names: tuple[str, ...]
+    status: str
+    labels: Mapping[str, str]
+
+    @property
+    def running(self) -> bool:
+        return self.status not in _WAITING | _ENDED
+
+    def goes_by(self, name: str) -> bool:
+        """Whether *name* is its name, its id, or twelve digits or more that its id begins with."""
+        return name in self.names or (len(name) >= 12 and self.id.startswith(name))
+
+
+def life_of(seen: Seen | None, *, restarts: bool) -> Life:
+    """The life of a container that its engine has *seen*; None: it knows of none such any more."""
+    if seen is None or seen.status in _ENDED:
+        return Life.ENDED
+    if seen.status in _WAITING:
+        return Life.WAITING
+    return Life.ENDED if seen.status == "restarting" and not restarts else Life.ALIVE
+
+
+def is_id(text: object) -> bool:
+    """Whether *text* is a container's whole id."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def is_name(text: object) -> bool:
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How an image's programs come to load the hook; neither: they cannot."""
+
+    by_file: bool  # /etc/ld.so.preload, which glibc reads whatever the environment
+    by_variable: bool  # LD_PRELOAD
+    certain: bool = True  # else nothing is stated of what the hook holds
+
+    @property
+    def possible(self) -> bool:
+        return self.by_file or self.by_variable
+
+
+def loading_of(libc: str) -> Loading:
+    """How the hook gets into programs of *libc*: of an unknown one by both ways, and nothing is stated."""
+    kind, _, version = libc.partition("-")
+    if kind == "glibc":
+        new = tuple(map(int, version.split("."))) >= OLDEST_GLIBC
+        return Loading(by_file=new, by_variable=False)
+    if kind == "musl":
+        return Loading(by_file=False, by_variable=True)
+    unknown = kind != "static"
+    return Loading(by_file=unknown, by_variable=unknown, certain=False)
+
+
+def inside(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+    """*environment* for a container, which has only the lease's devices: their numbers begin at 0 again."""
+    visible = (environment.get(_VISIBLE) or "").split(",")
+    if not all(one.isdecimal() for one in visible):
+        return dict(environment)
+    order = sorted(map(int, visible))
+    return {**environment, _VISIBLE: ",".join(str(order.index(int(one))) for one in visible)}
+
+
+def cgroup_parent(driver: str, version: str, path: str) -> str | None:
+    """What ``--cgroup-parent`` must say for a container to lie in the cgroup *path*; None: it cannot.
+
+    Of an engine's ``CgroupDriver`` and ``CgroupVersion``. systemd's driver wants a slice's name, and finds by
+    its dashes where that lies. Where the engine uses version 1 its cgroups are elsewhere.
+    """
+    if version != "2":
+        return None
+    return path.rpartition("/")[2] if driver == "systemd" else path

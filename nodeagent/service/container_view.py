@@ -1,0 +1,75 @@
+"""What the holder of a lease is told to start its container with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.adapters.tickets import Tickets
+from nodeagent.domain.container import LEASE_LABEL, TICKET_LABEL, Engine, inside
+from nodeagent.domain.lease import Lease, LeaseState
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.contained import CONTAINER
+from nodeagent.service.means import mounts_of
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerView:
+    """*id* once a container is bound. *devices*: ``host`` and ``inside`` path; *mounts*: as `mounts_of`.
+
+    *cgroup_parent* is None where the engine's cgroups are elsewhere. *environment*: None unsets.
+    """
+
+    engine: Engine | None
+    id: str | None
+    cgroup_parent: str | None
+    devices: Sequence[Mapping[str, str]]
+    groups: Sequence[int]
+    mounts: Sequence[Mapping[str, Any]]
+    environment: Mapping[str, str | None]
+    labels: Mapping[str, str]
+    stop_timeout_seconds: int
+    cdi: str | None = None
+    seccomp: Mapping[str, Any] | None = None
+
+
+class ContainerViews:
+    """*stop_seconds*: how long an engine is to wait for a container that it was told to stop.
+
+    *device* is what ``--device`` takes where a lease is a CDI device.
+    """
+
+    def __init__(
+        self, ledger: Ledger, tickets: Tickets, stop_seconds: int, device: Callable[[int], str | None]
+    ) -> None:
+        self._ledger = ledger
+        self._tickets = tickets
+        self._stop_seconds = stop_seconds
+        self._device = device
+
+    def of(self, lease: Lease, *, ticket: bool, cdi: bool) -> ContainerView | None:
+        """Of a lease that has been granted; None where it is no container's. *ticket*, *cdi*: told, too."""
+        held = lease.anchor.container
+        if (held is None and not lease.request.cdi) or lease.environment is None:
+            return None
+        journal = self._ledger.effects(lease.id)
+        found = next((one.evidence for one in journal if one.kind == CONTAINER and one.evidence), None)
+        if found is None:
+            return None
+        told: Mapping[str, Any] = found
+        labels = {LEASE_LABEL: str(lease.id)}
+        if ticket and held is not None:
+            labels[TICKET_LABEL] = self._tickets.of(lease.id)
+        return ContainerView(
+            engine=None if held is None else held.engine,
+            id=None if held is None else held.id,
+            cgroup_parent=told["cgroup_parent"],
+            devices=told["devices"],
+            groups=told["groups"],
+            mounts=mounts_of(journal),
+            environment=inside(lease.environment),
+            labels=labels,
+            stop_timeout_seconds=self._stop_seconds,
+            cdi=self._device(lease.id) if cdi and lease.state is LeaseState.ACTIVE else None,
+        )

@@ -1,0 +1,101 @@
+"""The node's container engines: how each makes cgroups, and which containers it has.
+
+An engine is only looked at while a lease has to do with it: to connect to podman's socket starts podman.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from nodeagent.adapters.engine import EngineInfo
+from nodeagent.domain.clock import Clock
+from nodeagent.domain.container import Container, Engine, Life, Seen, cgroup_parent, life_of
+from nodeagent.domain.errors import OutsideFault
+
+log = structlog.get_logger()
+
+
+class Source(Protocol):
+    """An engine's API: see `adapters.engine`."""
+
+    def info(self) -> EngineInfo: ...
+
+    def containers(self) -> tuple[Seen, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The containers that an engine had, by id, when it was asked at *at_ns* of boot time."""
+
+    at_ns: int
+    containers: Mapping[str, Seen] = field(default_factory=dict)
+
+
+class Engines:
+    """What is known of the engines. *unified*: the node has cgroups of version 2 alone; *systemd* runs it."""
+
+    def __init__(
+        self, sources: Mapping[Engine, Source], clock: Clock, *, unified: bool, systemd: bool
+    ) -> None:
+        self._sources = dict(sources)
+        self._clock = clock
+        # What most engines do on such a node: for one that does not answer now, or was never asked.
+        self._likely = EngineInfo("systemd" if systemd else "cgroupfs", "2" if unified else "1")
+        self._infos: dict[Engine, EngineInfo] = {}
+        self._sights: dict[Engine, Sight | None] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, engine: Engine) -> None:
+        """Learn how *engine* makes cgroups, once. Not inside a transaction: it may take two seconds."""
+        source = self._sources.get(engine)
+        if source is None or engine in self._infos:
+            return
+        try:
+            self._infos[engine] = source.info()
+        except OutsideFault as fault:
+            log.warning("a container engine does not say how it makes cgroups", engine=engine, why=str(fault))
+
+    def elsewhere(self, held: Container) -> bool:
+        """Whether its engine keeps a container in other cgroups than the leases', which are of version 2."""
+        return self._info(held.engine).version != "2"
+
+    def parent(self, engine: Engine, path: str) -> str | None:
+        info = self._info(engine)
+        return cgroup_parent(info.driver, info.version, path)
+
+    def look(self, engine: Engine) -> Sight | None:
+        """Ask *engine* for its containers now; None: it does not answer."""
+        source, at_ns = self._sources.get(engine), self._clock.boot_ns()
+        sight = None
+        if source is not None:
+            try:
+                sight = Sight(at_ns, {one.id: one for one in source.containers()})
+            except OutsideFault as fault:
+                self._note_fault(engine, fault)
+        with self._lock:
+            self._sights[engine] = sight
+        return sight
+
+    def sight(self, engine: Engine) -> Sight | None:
+        """The last look at *engine*; None where it did not answer then, or was never looked at."""
+        with self._lock:
+            return self._sights.get(engine)
+
+    def life(self, held: Container) -> Life:
+        """Of the container that is bound to a lease, as it was at the last look."""
+        sight = self.sight(held.engine)
+        if sight is None or held.id is None:
+            return Life.UNKNOWN
+        return life_of(sight.containers.get(held.id), restarts=held.restarts)
+
+    def _info(self, engine: Engine) -> EngineInfo:
+        return self._infos.get(engine, self._likely)
+
+    def _note_fault(self, engine: Engine, fault: OutsideFault) -> None:
+        if self.sight(engine) is not None:
+            log.warning("a container engine does not answer", engine=engine, why=str(fault))
