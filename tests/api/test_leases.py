@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.errors import (
     InvalidField,
     KeyReused,
@@ -327,6 +328,22 @@ def test_a_leases_device_is_shown_where_it_may_be_used(user, agent):
     agent.view = ContainerView(None, None, None, (), (), (), {}, {}, 10, cdi="nodeagent.local/lease=1")
     made = user.post("/v1/leases", json={"cdi": True}).json
     assert made["container"]["cdi"] == "nodeagent.local/lease=1"
-    assert user.get(f"/v1/leases/{made['id']}").json["container"] == made["container"]
+    assert user.get(f"/v1/leases/{made['id']}").json["container"]["cdi"] == made["container"]["cdi"]
     assert user.get("/v1/leases").json["leases"][0]["container"] is None
     assert user.post("/v1/leases", json={}).json["container"] is None
+
+
+def test_a_ticket_is_told_to_the_request_alone(user, agent):
+    """The answer to a container's request has its ticket, that to the same request again, and no other."""
+    agent.view = ContainerView(Engine.DOCKER, None, "gpulease-1.slice", (), (44,), (), {}, {}, 10)
+    body = {"request_id": "web", "anchor": {"kind": "container", "engine": "docker"}}
+    made = user.post("/v1/leases", json=body).json
+    agent.known[made["id"]] = replace(
+        agent.known[made["id"]], anchor=Anchor(AnchorKind.CONTAINER, container=Container(Engine.DOCKER))
+    )
+    first, again = (user.post("/v1/leases", json=body).json["container"] for _ in range(2))
+    shown = user.get(f"/v1/leases/{made['id']}").json["container"]
+    released = user.delete(f"/v1/leases/{made['id']}").json["container"]
+    assert first == again and first["labels"]["gpulease.ticket"]
+    for told in (shown, released):
+        assert told["labels"] == {"gpulease.lease": str(made["id"])}

@@ -18,13 +18,16 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.bank_files import BankFiles
 from nodeagent.adapters.cdi_files import CdiFiles
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
+from nodeagent.adapters.container_files import ContainerFiles
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
 from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.adapters.slurm_conf import SlurmConf
+from nodeagent.adapters.tickets import Tickets
 from nodeagent.config import Closure, Config, Release, Slurm, State
 from nodeagent.domain.baseline import Baseline
+from nodeagent.domain.container import Engine
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
@@ -35,6 +38,8 @@ from nodeagent.service.agent import Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.baselines import Baselines
 from nodeagent.service.differences import Differences
+from nodeagent.service.engines import Engines
+from nodeagent.service.engines import Source as EngineSource
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
@@ -42,6 +47,7 @@ from nodeagent.service.reconcile import Periods
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source
+from nodeagent.wiring.containers import Containers
 from nodeagent.wiring.graph import build_agent, build_reconciler, build_uevents
 from nodeagent.wiring.jobs import build_jobs
 from nodeagent.wiring.leases import Base, build_leases
@@ -49,7 +55,7 @@ from nodeagent.wiring.node import Node
 from nodeagent.wiring.state import BASELINES, LEDGER, NAMES
 from nodeagent.wiring.tiers import Ground, build_tiers
 
-GIB = 1 << 30
+GIB, STEM = 1 << 30, "gpulease_test"
 KILL, OPEN = Release(grace_seconds=0), Closure(enabled=False)
 EVERY_LOOK = Periods(look=0, pause=0)  # a test that looks wants to see everything
 ROOMY = QuotaLimits(live_leases=10_000, queued_leases=10_000, grants_per_second=1e9)
@@ -85,6 +91,7 @@ class House:
         config: Mapping[str, Any] | None = None,
         source: Source | None = None,
         owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,
+        engines: Mapping[Engine, EngineSource] | None = None,
     ) -> None:
         self.root, self.clock, self.tree, self.spool = root, clock, tree, state / "spool"
         site = {"release": KILL, "closure": OPEN, "slurm": Slurm(spool=self.spool), **(config or {})}
@@ -100,23 +107,35 @@ class House:
             names=BootFile(state / NAMES, clock, named),
         )
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned)
-        self.anchors, self.quotas = Anchors(AnchorLimits(), clock, tree), Quotas(limits, clock, owner_of)
+        self.containers = Containers(
+            Engines(engines or {}, clock, unified=True, systemd=False),
+            ContainerFiles(STEM, notes=state / "run/notes", tickets=state / "run/tickets"),
+            Tickets(state / "ticket.key"),
+            root,
+            stop_seconds=10,
+        )
+        self.anchors = Anchors(AnchorLimits(), clock, tree, self.containers.engines)
+        self.quotas = Quotas(limits, clock, owner_of)
         base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas)
         self.changes, self.locks = base.changes, base.locks
-        self.hook = hook or HookFiles("gpulease_test", root=state / "hook", library=state / "none.so")
-        self.banks = BankFiles("gpulease_test", node.tree, root=state / "run" / "banks")
-        self.cdi = CdiFiles("gpulease_test", state / "cdi")
-        ground = Ground(
-            node, clock, tree, None, self.hook, self.banks, self.cdi, self.in_use, self.baselines.idle
-        )
+        self.hook = hook or HookFiles(STEM, root=state / "hook", library=state / "none.so")
+        self.banks = BankFiles(STEM, node.tree, root=state / "run" / "banks")
+        self.cdi = CdiFiles(STEM, state / "cdi")
+        idle, files = self.baselines.idle, (self.hook, self.banks, self.cdi)
+        ground = Ground(node, clock, tree, None, *files, self.in_use, idle, self.containers)
         tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
         self.tiers = replace(tiers, effects={**tiers.effects, **scripted})
         planned = PlannerWithMore if effect else Planner
         self.planner = planned(
-            tree, None if tree else "none", self.tiers.means, clock, doors=self.tiers.doors
+            tree,
+            None if tree else "none",
+            self.tiers.means,
+            clock,
+            doors=self.tiers.doors,
+            elsewhere=self.containers.engines.elsewhere,
         )
-        self.sidecar_files = SidecarFiles("gpulease_test", root=state / "run" / "leases")
+        self.sidecar_files = SidecarFiles(STEM, root=state / "run" / "leases")
         self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
         leases = build_leases(
             base,
@@ -129,7 +148,7 @@ class House:
         )
         self.journal, self.granter, self.releaser = leases.journal, leases.granter, leases.releaser
         self.differences = Differences(
-            self.ledger, clock, tree, None, (self.hook, self.banks, self.cdi), self.sidecars
+            self.ledger, clock, tree, None, (*files, self.containers.files), self.sidecars
         )
         self.jobs = build_jobs(
             settings.slurm,
@@ -143,7 +162,8 @@ class House:
         self.reconciler = build_reconciler(
             base, self.tiers, leases, self.jobs, self.differences, periods, self.uevents
         )
-        self.agent = build_agent(base, self.tiers, leases, self.jobs, Identity("node", name, "0"))
+        views = self.containers.views(self.ledger, self.cdi.device)
+        self.agent = build_agent(base, self.tiers, leases, self.jobs, Identity("node", name, "0"), views)
 
     def in_use(self, pid: int) -> bool:
         return gpu_in_use(pid, self.root / "sys/class/kfd/kfd/proc")

@@ -17,6 +17,7 @@ from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.service.effects import Planned
 from nodeagent.service.means import Setting
 from nodeagent.service.memory_banks import BanksEffect, BanksMeans
+from nodeagent.service.orders import Caller
 
 pytestmark = pytest.mark.root
 Build = Callable[..., House]
@@ -35,7 +36,7 @@ def edits(house: House, lease: Lease) -> dict[str, Any]:
 def test_a_lease_is_a_device_where_it_asks_to_be(house: House) -> None:
     """With its own nodes and environment; the ledger has no word of the name."""
     lease = house.grant(user(1000), request=asked())
-    device = house.agent.cdi(user(1000), lease)
+    device = told(house, user(1000), lease)
     assert device is not None and device.startswith("nodeagent.local/lease=")
     inside = [node["path"] for node in edits(house, lease)["deviceNodes"]]
     found = house.agent.inventory().device(lease.slices[0].placed.device)
@@ -51,8 +52,8 @@ def test_a_lease_is_a_device_where_it_asks_to_be(house: House) -> None:
 def test_only_who_may_use_a_lease_is_told_its_device(house: House) -> None:
     """Who knows the name has the slice."""
     lease = house.grant(user(1000), request=asked())
-    assert house.agent.cdi(user(1001), lease) is None
-    assert house.agent.cdi(admin(), lease) == house.agent.cdi(user(1000), lease) is not None
+    assert told(house, user(1001), lease) is None
+    assert told(house, admin(), lease) == told(house, user(1000), lease) is not None
 
 
 def test_a_device_is_revoked_before_anybody_is_ended(house: House) -> None:
@@ -62,7 +63,7 @@ def test_a_device_is_revoked_before_anybody_is_ended(house: House) -> None:
     ended = house.release(lease)
     assert ended.state is LeaseState.RELEASED
     assert house.cdi.leases() == frozenset()
-    assert house.agent.cdi(admin(), ended) is None
+    assert told(house, admin(), ended) is None
 
 
 def test_what_is_left_of_no_lease_is_revoked(house: House) -> None:
@@ -90,6 +91,12 @@ def test_where_devices_are_turned_off_none_is_granted(build: Build) -> None:
     refusal = house.agent.grant(admin(), order_of(request=asked()))
     assert isinstance(refusal, Refusal)
     assert "turned off by cdi.enabled" in refusal.why
+
+
+def told(house: House, caller: Caller, lease: Lease) -> str | None:
+    """The device's name, as *caller* is told it."""
+    view = house.agent.container(caller, lease)
+    return None if view is None else view.cdi
 
 
 def banks(house: House, lease: Lease, *, cdi: bool = True) -> tuple[BanksMeans, Setting]:
