@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nodeagent.domain.errors import OutsideFault
@@ -31,8 +31,9 @@ def sole(directory: Path, *, patience: float = 10.0) -> Iterator[None]:
         raise OutsideFault(path, str(error.strerror)) from None
     try:
         _lock(descriptor, path, time.monotonic() + patience)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        with suppress(OSError):  # it is for people to read: a disk that is full or fails stops no start
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
         yield
     finally:
         os.close(descriptor)

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 
 from nodeagent.domain.clock import Clock
-from nodeagent.domain.errors import LedgerUnavailable
+from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.records import LedgerHealth
 from nodeagent.ledger import checks
 from nodeagent.ledger.engine import Lock, connect, engine
@@ -66,14 +66,13 @@ class Ledger(Queries):
         self._start()
 
     def _start(self) -> None:
-        self._passing = False
         try:
             _prepare(self._path.parent)
             self._reserve.spend_if_needed()
             migrate(self._path)
-            self._trouble = None
+            self._trouble, self._passing = None, False
             self.check()
-        except (LedgerUnavailable, OSError) as error:
+        except (AgentError, OSError) as error:
             self._trouble = str(error)
             self._passing = isinstance(error, DiskFull)
 
@@ -90,14 +89,18 @@ class Ledger(Queries):
         return LedgerHealth(trouble is None, trouble)
 
     def check(self) -> tuple[str, ...]:
-        """Check the whole database; a problem makes the ledger read-only until it is opened again."""
+        """Check the whole database; a problem makes the ledger read-only until it is opened again.
+
+        Unless it is one of the disk, which may pass.
+        """
+        passing = False
         try:
             with translated(self._path), closing(connect(self._path)) as connection:
                 found = checks.problems(connection)
         except LedgerUnavailable as error:
-            found = (str(error),)
+            found, passing = (str(error),), isinstance(error, DiskFull)
         if found:
-            self._trouble = f"{self._path}: {'; '.join(found[:3])}"
+            self._trouble, self._passing = f"{self._path}: {'; '.join(found[:3])}", passing
         return found
 
     @contextmanager

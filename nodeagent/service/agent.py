@@ -74,7 +74,7 @@ class Agent:
 
     def node(self) -> NodeView:
         """The node document; it answers, and says what is wrong, also when the ledger cannot be read."""
-        found, identity = self._parts.survey.found(), self._parts.identity
+        found, identity = self._parts.survey.shown(), self._parts.identity
         reason = self.unready()
         return NodeView(
             name=identity.name,

@@ -55,20 +55,29 @@ class IdleUse:
     """Learns what is used while nobody is known to: at once where nothing is known, else if some looks agree.
 
     A pool of which any slice is not free is never learned from: one that leaked is quarantined, and not idle.
+    Nor any while the ledger may not know of a lease.
     A rise is an event: somebody's memory may have been left on the card.
     """
 
     def __init__(
-        self, ledger: Ledger, survey: Survey, baselines: Baselines, used: Callable[[str], int | None]
+        self,
+        ledger: Ledger,
+        survey: Survey,
+        baselines: Baselines,
+        used: Callable[[str], int | None],
+        doubts: Callable[[], tuple[str, ...]],  # why what the ledger takes for free may be in use
     ) -> None:
         self._ledger = ledger
         self._survey = survey
         self._baselines = baselines
         self._used = used
+        self._doubts = doubts
         self._readings: dict[str, deque[int]] = {}
 
     def note(self, look: Look) -> None:
         """Learn, and have the devices scanned anew where what may be granted has changed."""
+        if self._doubts():
+            return
         used = {pool.key: self._used(pool.key) for pool in look.inventory.pools}
         # Only now: whatever memory a lease had in those figures, its slice was in the ledger before that.
         held = {one.placed.pool for one in self._ledger.held()}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import structlog
 
 from nodeagent.domain.clock import Clock
-from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.errors import AgentError, OutsideFault
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
@@ -202,7 +202,7 @@ class Journal:
 def _try_undo(effect: Effect, record: EffectRecord) -> Evidence | Pending:
     try:
         return effect.undo(record.arguments, record.evidence or {})
-    except (OutsideFault, OSError) as fault:
+    except (AgentError, OSError) as fault:
         return Pending(str(fault))  # no proof; a lease whose node says no must not stay releasing for ever
     except Exception as fault:
         log.exception("an effect failed by a fault of the agent", kind=record.kind, lease=record.lease)

@@ -108,6 +108,10 @@ class Reconciler:
         self._guarded(self._compare, "compare")
         self._guarded(self._differences.clear, "clear")
 
+    def scan(self) -> None:
+        """Scan the node, if that is due."""
+        self._guarded(self._topology, "topology")
+
     def run_once(self) -> None:
         """One look at everything. A fault in one part does not keep the others from their turn."""
         if self._uevents is not None:

@@ -10,6 +10,7 @@ import structlog
 
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, DeviceState, Inventory
+from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.lease import HeldSlice
 from nodeagent.domain.records import Drain, Registered
 from nodeagent.domain.watch import less_foreign
@@ -18,9 +19,12 @@ from nodeagent.service.orders import Free
 
 log = structlog.get_logger()
 
+NOTHING = Inventory(generation=None, devices=(), pools=())
+UNSCANNED = "the devices of this node were not scanned yet"
+
 
 class Survey:
-    """Holds the last scan."""
+    """Holds the last scan. Before the first one no device is known, and so none is taken for gone."""
 
     def __init__(
         self,
@@ -36,8 +40,9 @@ class Survey:
         self._scan = scan
         self._generation = generation
         self._lock = threading.Lock()
-        self._found = Inventory(generation=None, devices=(), pools=())
+        self._found: Inventory | None = None
         self._registered = False  # the ledger may have been unable to take the last scan
+        self._unbooked: str | None = UNSCANNED
 
     def rescan(self) -> Inventory:
         """Scan now, and tell the ledger the capacities that its triggers check."""
@@ -46,7 +51,7 @@ class Survey:
     def look_again(self) -> bool:
         """Scan because something may have changed; whether it had. Else nothing is written."""
         found = self._look()
-        known = self.found()
+        known = self.shown()
         alive = tuple(device for device in known.devices if device.state is not DeviceState.GONE)
         if self._registered and found == replace(known, devices=alive):
             return False
@@ -60,38 +65,60 @@ class Survey:
         with self._lock:
             gone = tuple(
                 replace(device, state=DeviceState.GONE, reason="was on this node and vanished")
-                for device in self._found.devices
+                for device in (self._found or NOTHING).devices
                 if found.device(device.key) is None
             )
             self._found = replace(found, devices=found.devices + gone)
             current, self._registered = self._found, False
-        with self._ledger.write(release=True) as tx:
-            # One bad read must not overwrite what is known of a device: its next epoch would end its leases.
-            tx.register([one for one in found.devices if one.state is not DeviceState.UNHEALTHY], found.pools)
-            tx.event("rescanned", uid=None, data={"devices": len(found.devices), "gone": len(gone)})
-        self._registered = True
+        # One bad read must not overwrite what is known of a device: its next epoch would end its leases.
+        sound = [device for device in found.devices if device.state is not DeviceState.UNHEALTHY]
+        try:
+            with self._ledger.write(release=True) as tx:
+                tx.register(sound, found.pools)
+                tx.event("rescanned", uid=None, data={"devices": len(found.devices), "gone": len(gone)})
+        except AgentError as fault:
+            self._unbooked = f"the ledger did not take the last scan of the devices: {fault}"
+            raise
+        self._registered, self._unbooked = True, None
         log.info("scanned the node", devices=len(found.devices), skipped=len(found.skipped), gone=len(gone))
         return current
 
     def rescan_if_changed(self) -> bool:
         """Rescan when KFD's generation_id is another than the last scan's, or that one is not booked yet."""
-        if self._registered and self._generation() == self._found.generation:
+        if self._registered and self._generation() == self.shown().generation:
             return False
         self.rescan()
         return True
 
+    def doubts(self) -> tuple[str, ...]:
+        """Why nothing can be granted: the ledger holds each slice to what it knows of its device."""
+        return () if self._unbooked is None else (self._unbooked,)
+
     def away(self, device_key: str) -> bool:
-        """Whether the last scan did not find the device."""
+        """Whether the last scan did not find the device. Raises what `found` does."""
         device = self.found().device(device_key)
         return device is None or device.state is DeviceState.GONE
 
     def found(self) -> Inventory:
-        """The last scan alone, which needs no ledger; empty before the first one."""
+        """The last scan alone, which needs no ledger.
+
+        Raises LedgerUnavailable before the first one, which does: for the epochs of what it finds.
+        """
         with self._lock:
+            if self._found is None:
+                raise LedgerUnavailable(UNSCANNED)
             return self._found
 
+    def shown(self) -> Inventory:
+        """The last scan for people to look at: empty before the first one."""
+        with self._lock:
+            return self._found or NOTHING
+
     def inventory(self) -> Inventory:
-        """The last scan with owners, less what foreign users hold, with administrators' drains on top."""
+        """The last scan with owners, less what foreign users hold, with administrators' drains on top.
+
+        Raises what `found` does.
+        """
         found, foreign = self._owned(self.found()), self._foreign()
         if foreign:
             found = less_foreign(found, foreign, self._ledger.held())

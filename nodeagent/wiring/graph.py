@@ -119,7 +119,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     identity = Identity(socket.gethostname(), node.machine, __version__)
     views = containers.views(base.ledger, cdi.device)
     agent = build_agent(base, tiers, leases, jobs, identity, views)
-    watch = _watch(config, node, base, tiers, leases, baselines, foreign)
+    watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences)
     life = Life(
         base, leases, reconciler, watch, baselines, sidecars, (banks, hook, containers.files), node.machine
     )
@@ -233,9 +233,11 @@ def _watch(
     leases: Leases,
     baselines: Baselines,
     foreign: Foreign,
+    differences: Differences,
 ) -> Watch:
     upkeep = Upkeep(base.ledger, base.clock, base.locks, tiers.kept)
-    idle_use = IdleUse(base.ledger, base.survey, baselines, partial(used_bytes, node.tree))
+    used = partial(used_bytes, node.tree)
+    idle_use = IdleUse(base.ledger, base.survey, baselines, used, differences.strangers)
     return Watch(
         base.ledger,
         base.clock,

@@ -51,11 +51,11 @@ def build_jobs(
     *doubts* says what keeps grants of all kinds back.
     """
     if not config.enabled:
-        return Jobs(Slurm(), Readiness(base.ledger, doubts))
+        return Jobs(Slurm(), Readiness(base.ledger, doubts, base.survey.doubts))
     of_jobs = JobLeases(base.ledger, leases.releaser, base.changes)
     epilog = Epilog(of_jobs)
     spool = Spool(SpoolFiles(config.spool), base.clock, of_jobs, epilog)
-    readiness = Readiness(base.ledger, doubts, spool.doubts)
+    readiness = Readiness(base.ledger, doubts, base.survey.doubts, spool.doubts)
     cgroups = JobCgroups(base.ledger, effects, base.locks)
     prolog = Prolog(
         of_jobs,

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from nodeagent import __version__
+from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.service.baselines import Baselines
 from nodeagent.service.reconcile import Reconciler
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.watch import Watch
 from nodeagent.wiring.leases import Base, Leases
+
+log = structlog.get_logger()
 
 
 class Directories(Protocol):
@@ -34,13 +39,16 @@ class Life:
     machine: str
 
     def start(self) -> None:
-        """Recover what an earlier process left, and begin to look."""
-        if self._open():
-            self.reconciler.recover()
-            self.baselines.recall()
-            self.base.survey.rescan()
-            self.watch.guarded_look()
-            self.reconciler.run_once()
+        """Recover what an earlier process left, and begin to look.
+
+        What a disk that fails keeps from being done is logged, and done at a later look.
+        """
+        self._open()
+        self.reconciler.recover()
+        self.baselines.recall()
+        self.reconciler.scan()
+        self.watch.guarded_look()
+        self.reconciler.run_once()
         self.base.changes.listen(self.reconciler.wake)
         self.reconciler.start()
         self.watch.start()
@@ -57,13 +65,13 @@ class Life:
         if self.base.tree is not None:
             self.base.tree.leave()
 
-    def _open(self) -> bool:
-        """Open the ledger, with ids above whatever is left of a lost one; whether it can be written."""
+    def _open(self) -> None:
+        """Open the ledger, with ids above whatever is left of a lost one."""
         ledger, tree = self.base.ledger, self.base.tree
         cgroups = tree.lease_ids() | tree.nested().keys() if tree else frozenset()
         ledger.open(floor=max(cgroups | self.sidecars.leases(), default=0))
-        writable = ledger.health().writable
-        if writable:
+        try:
             with ledger.write(release=True) as tx:
                 tx.event("started", uid=None, data={"version": __version__, "machine": self.machine})
-        return writable
+        except LedgerUnavailable as fault:
+            log.error("the ledger takes nothing at this start", why=str(fault))

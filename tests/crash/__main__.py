@@ -34,7 +34,6 @@ class Tally:
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)  # calls that ended with EIO
     violations: list[str] = field(default_factory=list)
-    quarantined: int = 0  # worlds in which a disk that failed left a lease so
     rounds: int = 0
     began: float = field(default_factory=time.monotonic)
 
@@ -48,8 +47,6 @@ class Tally:
             return f"kill {self.points.total()}: {line.partition(' ')[2]}"
         if kind == "refused":
             self.refused[rest] += 1
-        elif kind == "quarantined":
-            self.quarantined += 1
         elif kind == "VIOLATION":
             self.violations.append(rest)
         elif kind == "rounds":
@@ -68,7 +65,6 @@ class Tally:
         )
         if self.refused:
             yield "I/O errors: " + ", ".join(f"{name} {count}" for name, count in self.refused.most_common())
-            yield f"worlds with a quarantine: {self.quarantined}"
         yield f"{self.rounds} rounds in {seconds:.0f} s, {self.rounds / seconds:.1f} a second"
         yield (
             f"kills {self.points.total()}, distinct kill points {len(self.points)},"

@@ -89,9 +89,10 @@ class Choices:
             for promise in self._word.live()
             if not promise.must_end(self._world.clock.now_ns + 5 * SECOND_NS)
         ]
-        attachable = [each for each in live if not each.attached and each.holder.alive()]
+        sure = [promise for promise in live if not promise.may_end]  # the others may be in their release
+        attachable = [each for each in sure if not each.attached and each.holder.alive()]
         repeatable = [asked for asked in self._word.unanswered.values() if asked["holder"].alive()]
-        timed = [each for each in live if each.anchor == "ttl"]
+        timed = [each for each in sure if each.anchor == "ttl"]
         mortal = [each for each in live if each.anchor not in ("external", "ttl" * self._world.real_time)]
         choices: list[tuple[float, Callable[[], tuple[str, Asked]]]] = [
             (6.0 if len(live) < FEW_LIVE else 3.0 if len(live) < MOST_LIVE else 0.0, self._grant),

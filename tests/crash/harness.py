@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ STARTS = frozenset({"start", "migrate", "upgrade", "rebuild", "restore"})
 LOOKS = STARTS | {"reconcile", "reap"}  # after these the outside must be as the ledger says
 REFUSALS = frozenset({"LedgerUnavailable", "DiskFull", "OutsideFault"})  # to the caller: 503
 ANSWERED = frozenset({"grant", "attach", "renew"})
+MOST_TOLD = 40  # acts before a finding
 
 
 class Harness:
@@ -52,6 +54,7 @@ class Harness:
         self._choices: Choices
         self._wrong = False  # something was found in this round
         self._refused = False  # whether the disk failed in this life
+        self._acts: deque[str] = deque(maxlen=MOST_TOLD)  # what was done last, for a finding's report
 
     def round(self) -> None:
         """One life and death, and the look at what is left; a world that was found wrong is left behind."""
@@ -81,6 +84,7 @@ class Harness:
         mishap = self._choices.meanwhile()
         ledger = world.ledger()
         running = world.spawn()
+        self._acts.append(f"round {self.rounds}")
         lived: list[str] = []
         asked: dict[str, Any] = {}
         verb = mishap or ("start" if ledger.pools else "rebuild" if self._word.forgotten else "migrate")
@@ -145,6 +149,8 @@ class Harness:
         for violation in violations:
             self._wrong = True
             self._say(f"VIOLATION in round {self.rounds}, {verb}: {violation}")
+            while self._acts:
+                self._say(self._acts.popleft())
 
     # -- what is asked, and what was answered -----------------------------------------------------------
 
@@ -154,7 +160,10 @@ class Harness:
         world.pass_time(SECOND_NS)
         body = {name: value for name, value in asked.items() if name not in ("holder", "promise")}
         name = "start" if verb in STARTS else verb
+        aimed = f" {kill.side} {kill.n}" if kill.n else ""
+        self._acts.append(f"  {verb} {body.get('lease', body.get('request_id', ''))}{aimed}")
         answer = running.ask(name, kill, world.clock.now_ns, **body)
+        self._acts.append(f"    {answer}")
         if answer is None:
             self._unanswered(verb, asked)
         return answer
@@ -190,7 +199,7 @@ class Harness:
         fault = answer["fault"]
         # A ledger that was lost, and cannot be rebuilt while the disk fails, does not know the lease.
         unknown = fault == "UnknownThing" and self._word.forgotten
-        if self._refused and (fault in REFUSALS or unknown):
+        if self._refused and verb not in STARTS and (fault in REFUSALS or unknown):
             self._unanswered(verb, asked)  # done or not: the caller knows as little
         elif fault != "OutsideFault" or not self._word.unanswered.pop(asked.get("request_id"), None):
             # But for the same request again, whose lease ended before it was ready.
@@ -199,11 +208,6 @@ class Harness:
     def _looked(self, world: World, verb: str, answer: dict[str, Any], ledger: Ledger) -> None:
         if self._refused:
             return  # the next start makes good what could not be done
-        if self._errors and any(lease.state == "failed" for lease in ledger.leases.values()):
-            # Not proved clean where the disk failed, and so not granted: a right end, and that of this world.
-            self._wrong = True
-            self._say("quarantined")
-            return
         if answer.get("unready"):
             self._found(verb, [f"the agent takes no grants: {answer['unready']}"])
         outside = world.outside()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from alembic.script import ScriptDirectory
 from nodeagent import config as settings
 from nodeagent import wiring
 from nodeagent.adapters.machine import Machine, SimulatedTree
-from nodeagent.domain.errors import AgentError
+from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
 from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.ledger import migrate
@@ -179,12 +180,18 @@ class Verbs:
         return {}
 
     def _settle(self) -> None:
+        """Wait for what was begun; not where the ledger cannot even tell."""
+        with suppress(LedgerUnavailable):
+            self._wait_for_passing()
+
+    def _wait_for_passing(self) -> None:
+        end = time.monotonic() + self.patience  # for all: what does not settle is found by what it leaves
         for _ in range(MOST_LOOKS):
             passing = self._agent.leases(_caller(0, 0), state=PASSING)
             if not passing:
                 return
             for lease in passing:
-                self._agent.wait_lease(_caller(0, 0), lease.id, self.patience)
+                self._agent.wait_lease(_caller(0, 0), lease.id, max(0.0, end - time.monotonic()))
             self._built.reconciler.run_once()
 
 

@@ -136,9 +136,10 @@ class Word:
         self.unanswered.pop(asked["request_id"], None)
         self.highest = max(self.highest, answer["id"])
         known = self.promises.get(answer["id"])
-        if known is not None and answer["fresh"]:
+        over = known is not None and known.ending and answer["fresh"]  # its id went with a lost ledger
+        if known is not None and answer["fresh"] and not over:
             yield f"lease {answer['id']} was granted twice"
-        if known is None:
+        if known is None or over:
             self.promises[answer["id"]] = Promise(
                 answer["id"],
                 asked["request_id"],

@@ -12,6 +12,7 @@ import pytest
 from ledger_builders import opened, placed
 
 from nodeagent.domain.errors import LedgerUnavailable
+from nodeagent.ledger import checks
 from nodeagent.ledger.ledger import Ledger
 
 
@@ -117,6 +118,27 @@ def test_damage_met_by_a_write_makes_the_ledger_read_only(ledger: Ledger, path: 
     with pytest.raises(LedgerUnavailable), ledger.write(release=True):
         pass
     assert ledger.check() != ()
+
+
+def test_a_disk_that_fails_under_the_check_is_no_damage(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened on it the ledger takes no writes; once the disk works, it does without being opened again."""
+
+    def failing(connection: sqlite3.Connection) -> tuple[str, ...]:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+        raise error
+
+    with monkeypatch.context() as disk:
+        disk.setattr(checks, "problems", failing)
+        ledger.open()
+        assert "disk failed" in str(ledger.health().reason)
+        with pytest.raises(LedgerUnavailable), ledger.write(release=True):
+            pass
+    with ledger.write(release=True) as tx:
+        tx.event("started", uid=None)
+    assert ledger.health().writable
 
 
 def test_a_newer_ledger_is_left_alone(ledger: Ledger, path: Path) -> None:

@@ -86,19 +86,27 @@ def test_a_full_disk_stops_grants_and_no_release(small: RunningNode) -> None:
 
 
 @pytest.fixture
-def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunningNode, Path]]:
+def failing(tmp_path: Path) -> Iterator[tuple[RunningNode, Path]]:
     """A node, and the file that makes its disk fail: see failing_disk.c."""
-    library, control = tmp_path / "failing_disk.so", tmp_path / "failing"
-    build = ["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([*build, "-o", library, SOURCE, "-ldl"], check=True)
     with own_node() as node:
         node.stop()
-        monkeypatch.setenv("LD_PRELOAD", str(library))
-        monkeypatch.setenv("FAILING_DISK", str(control))
-        monkeypatch.setenv("FAILING_STATE", f"{node.state_dir}/")
-        node.start()
-        monkeypatch.undo()
-        yield node, control
+        start_failing(node, tmp_path, ready=True)
+        yield node, tmp_path / "failing"
+
+
+def start_failing(node: RunningNode, directory: Path, *, ready: bool, of: str = "") -> None:
+    """Start the agent with what makes its disk fail while the file "failing" is in *directory*.
+
+    *of*: how the names of the files in the state directory begin that are on that disk.
+    """
+    library = directory / "failing_disk.so"
+    build = ["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([*build, "-o", library, SOURCE, "-ldl"], check=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LD_PRELOAD", str(library))
+        environment.setenv("FAILING_DISK", str(directory / "failing"))
+        environment.setenv("FAILING_STATE", f"{node.state_dir}/{of}")
+        node.start(ready=ready)
 
 
 @pytest.mark.root
@@ -126,3 +134,22 @@ def test_a_disk_that_fails_loses_nothing_that_was_answered(
     held = [node.lease(lease["id"]) for lease in (kept, granted)]
     assert [lease["state"] for lease in held] == ["active", "active"]
     assert held[0]["slices"][0]["cus"] == kept["slices"][0]["cus"]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("what", ["writes", "syncs"])
+def test_an_agent_that_starts_on_a_disk_that_fails_goes_on_when_that_does(
+    failing: tuple[RunningNode, Path], what: str
+) -> None:
+    """It answers, ends no lease for devices that it could not look for, and needs no other start."""
+    node, control = failing
+    kept, ended = a_lease(node), a_lease(node)
+    node.kill()
+    control.write_text(what)
+    start_failing(node, control.parent, ready=False, of="ledger")  # its simulated machine lies there, too
+    assert ask(node).status == release(node, ended).status == 503
+    control.unlink()
+    assert node.until(lambda: ask(node).status == 201)
+    assert node.lease(kept["id"])["state"] == "active"
+    assert release(node, ended).body["state"] == "released"
+    assert node.http("GET", "/readyz").status == 200

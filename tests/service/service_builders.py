@@ -172,11 +172,10 @@ class House:
         """What wiring's start does, without its threads: tests call `look` themselves."""
         cgroups = self.tree.lease_ids() | self.tree.nested().keys() if self.tree else frozenset()
         self.ledger.open(floor=max(cgroups | self.sidecar_files.leases(), default=0))
-        if self.ledger.health().writable:
-            self.reconciler.recover()
-            self.baselines.recall()
-            self.survey.rescan()
-            self.reconciler.run_once()
+        self.reconciler.recover()
+        self.baselines.recall()
+        self.reconciler.scan()
+        self.reconciler.run_once()
         return self
 
     def die(self) -> None:

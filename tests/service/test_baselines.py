@@ -31,7 +31,9 @@ class Card:
         tree = house.survey._scan.__self__._tree  # the scanner's
         sources = Sources(lambda pids: tuple(self.users), lambda pids: (), lambda pids: 0)
         self.sampler = Sampler(house.ledger, house.clock, house.survey, house.tree, sources)
-        self.idle_use = IdleUse(house.ledger, house.survey, house.baselines, partial(used_bytes, tree))
+        self.doubts: tuple[str, ...] = ()
+        used = partial(used_bytes, tree)
+        self.idle_use = IdleUse(house.ledger, house.survey, house.baselines, used, lambda: self.doubts)
 
     def use(self, size: int | str) -> None:
         path = self.house.root / f"sys/bus/pci/devices/{CARD}/mem_info_vram_used"
@@ -105,6 +107,17 @@ def test_an_agent_restarted_under_a_lease_still_proves_releases(card: Card, buil
     again.use(IDLE)
     again.house.clock.turn(61)
     assert again.house.release(first).state is LeaseState.RELEASED
+
+
+def test_no_card_is_idle_while_the_ledger_may_not_know_of_a_lease(build) -> None:
+    """After a ledger was lost what is used may be a lease's, until that was put back."""
+    card = Card(build("mi210"))
+    card.doubts = ("the ledger lost lease 7",)
+    card.use(4 * GIB)
+    assert card.look(LOOKS) is None
+    card.doubts = ()
+    card.use(IDLE)
+    assert card.look() == IDLE
 
 
 def test_a_leaked_card_is_not_idle(card: Card, build) -> None:
