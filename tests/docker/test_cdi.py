@@ -1,0 +1,178 @@
+"""Leases as CDI devices, for command lines of the users' own: docker 26.1 and podman 4.3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.slurm.agent import ServedAgent
+from tests.slurm.space import ROOT
+
+from .conftest import GPUS, Lab, clean
+from .host import Host
+from .kinds import NEWER_DOCKER, PODMAN, Kind
+
+pytestmark = pytest.mark.docker
+COMPOSE = ROOT / "docs/compose.yaml"
+Image = Callable[[Host, str], str]
+GRANT = "gpulease grant --cdi --cu 25% --vram 8G"
+SHOWN = (8 << 30) - (8 << 30) // 100
+HELD = ("sleep", "1000")
+
+
+@pytest.fixture(params=[NEWER_DOCKER, PODMAN], ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """The engines that know CDI."""
+    return request.param
+
+
+@pytest.fixture
+def device(engine: Host, agent: ServedAgent) -> Iterator[dict[str, Any]]:
+    """A lease that is a device, as the agent shows it; released in the end."""
+    lease = json.loads(engine.run(*GRANT.split(), "--json").stdout)
+    yield lease
+    agent.call("DELETE", f"/v1/leases/{lease['id']}?wait=5")
+
+
+def words(lease: dict[str, Any], *more: str) -> tuple[str, ...]:
+    return ("--network=none", "--device", lease["container"]["cdi"], *more)
+
+
+def end(agent: ServedAgent, lease: dict[str, Any]) -> None:
+    assert agent.call("DELETE", f"/v1/leases/{lease['id']}?wait=5")["state"] == "released"
+
+
+def test_docker_run_with_a_granted_lease(engine: Host, agent: ServedAgent, image: Image) -> None:
+    """As the documentation has it, by a user: the lease's nodes alone are there, and its variables."""
+    name = image(engine, "busybox")
+    inside = "ls /dev/kfd /dev/dri; echo $ROCR_VISIBLE_DEVICES $HIP_VISIBLE_DEVICES $GPULEASE_ID"
+    line = f"{engine.kind.client} run --rm --network=none $({GRANT}) {name} sh -c '{inside}'"
+    user = "alice" if engine.kind.client == "docker" else None
+    ran = engine.run("sh", "-c", line, user=user)
+    (lease,) = agent.leases()
+    device = lease["slices"][0]["device"]
+    node = agent.call("GET", f"/v1/devices/{device}")
+    shown = ran.stdout.split()
+    assert shown == ["/dev/kfd", "/dev/dri:", node["render_node"], node["uuid"], "0", str(lease["id"])], (
+        ran.stderr
+    )
+    end(agent, lease)
+
+
+def test_a_device_is_revoked_with_its_lease(
+    engine: Host, agent: ServedAgent, image: Image, device: Any
+) -> None:
+    """Neither a new container nor one that was made, or ran, before gets the GPU."""
+    name = image(engine, "busybox")
+    engine.said("create", "--name=made", *words(device), name, *HELD)
+    engine.said("run", "--detach", "--name=ran", *words(device), name, *HELD)
+    engine.said("stop", "--time=0", "ran")
+    end(agent, device)
+    for attempt in (
+        ("start", "made"),
+        ("start", "ran"),
+        ("restart", "ran"),
+        ("run", *words(device), name, "true"),
+    ):
+        refused = engine.client(*attempt)
+        assert refused.returncode != 0
+        assert "unresolvable CDI devices" in refused.stderr
+
+
+def test_a_container_that_restarts_by_itself_gets_no_gpu(
+    engine: Host, agent: ServedAgent, image: Image, device: Any
+) -> None:
+    """An engine's restart policy begins anew with the device, which is gone by then."""
+    name = image(engine, "busybox")
+    wait = "while [ ! -e /go/now ]; do sleep 0.1; done; exit 1"
+    shared = engine.directory / "go"
+    shared.mkdir(exist_ok=True)
+    mount = f"--mount=type=bind,source={shared},target=/go"
+    engine.said(
+        "run", "--detach", "--name=again", "--restart=always", mount, *words(device), name, "sh", "-c", wait
+    )
+    end(agent, device)
+    (shared / "now").touch()
+    engine.until(lambda: not engine.inspect("again")["State"]["Running"])
+    (shared / "now").unlink()
+
+
+def test_no_user_reads_a_devices_name(engine: Host, device: Any) -> None:
+    """The directory is open, for others' devices lie there; the file is not."""
+    (file,) = engine.path("/run/cdi").glob(f"nodeagent-*-{device['id']}.json")
+    assert device["container"]["cdi"].partition("=")[2] in file.read_text()
+    refused = engine.run("cat", f"/run/cdi/{file.name}", user="bob")
+    assert refused.returncode != 0 and "Permission denied" in refused.stderr
+    shown = engine.run("gpulease", "show", str(device["id"]), "--json", user="bob")
+    assert json.loads(shown.stdout)["container"] is None
+
+
+def test_what_an_image_says_of_devices_is_overruled(engine: Host, image: Image, device: Any) -> None:
+    """Variables that would choose among, or mask, what the lease gives."""
+    name = image(engine, "busybox")
+    variables = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROC_GLOBAL_CU_MASK", "HSA_CU_MASK_SKIP_INIT")
+    users = [f"--env={variable}=5" for variable in variables]
+    shown = engine.said("run", "--rm", *users, *words(device), name, "env").splitlines()
+    wanted = dict(zip(variables, ("0", "0", "", "0"), strict=True))
+    assert {line for line in shown if line.partition("=")[0] in wanted} == {
+        f"{variable}={value}" for variable, value in wanted.items()
+    }
+
+
+def test_every_user_of_a_container_has_the_nodes(engine: Host, image: Image, device: Any) -> None:
+    """Whatever groups the node's own have: no --group-add is needed."""
+    name = image(engine, "busybox")
+    opened = ("sh", "-c", "echo x >/dev/kfd && echo opened")
+    assert engine.said("run", "--rm", "--user=1234", *words(device), name, *opened) == "opened"
+
+
+def test_the_agent_gone_a_device_stays(engine: Host, agent: ServedAgent, image: Image, device: Any) -> None:
+    """A lease's next container does not hang on the agent; its next start finds the device."""
+    name = image(engine, "busybox")
+    agent.kill()
+    assert engine.client("run", "--rm", *words(device), name, "true").returncode == 0
+    agent.start()
+    assert agent.call("GET", f"/v1/leases/{device['id']}")["container"]["cdi"] == device["container"]["cdi"]
+
+
+def test_a_container_sees_banks_of_its_slices_size(lab: Lab, kind: Kind, image: Image) -> None:
+    """Over sysfs, where neither the container nor its root can take them away."""
+    host, agent = lab.host(kind, GPUS)
+    for _ in clean(host, agent):
+        name = image(host, "busybox")
+        lease = json.loads(host.run(*GRANT.split(), "--json").stdout)
+        node = agent.call("GET", f"/v1/devices/{lease['slices'][0]['device']}")["kfd_node"]
+        path = f"/sys/class/kfd/kfd/topology/nodes/{node}/mem_banks"
+        take = f"umount {path}; cat {path}/0/properties"
+        shown = host.client("run", "--rm", *words(lease), name, "sh", "-c", take).stdout
+        assert f"size_in_bytes {SHOWN}" in shown
+        end(agent, lease)
+
+
+def test_the_compose_file_of_the_documentation(newer: Host, lab: Lab, image: Image) -> None:
+    """`docker compose up` with what `gpulease grant --cdi env` writes; without a lease it says what to do."""
+    agent = lab.host(NEWER_DOCKER)[1]
+    plugin = NEWER_DOCKER.root / "usr/libexec/docker/cli-plugins/docker-compose"
+    if not plugin.exists():
+        pytest.skip("needs docker compose, which the chroot of make test-docker has")
+    name = image(newer, "busybox")
+    directory = newer.directory / "compose"
+    directory.mkdir()
+    command = "sh -c 'ls /dev/dri; echo lease $$GPULEASE_ID'"
+    text = COMPOSE.read_text().replace("rocm/pytorch", name).replace("python train.py", command)
+    (directory / "compose.yaml").write_text(text + "    network_mode: none\n")
+    compose = (str(plugin), "--project-directory", str(directory))
+    without = newer.run(*compose, "up")
+    assert without.returncode != 0
+    assert "take a lease: gpulease grant --cdi env" in without.stderr
+    granted = newer.run("sh", "-c", f"{GRANT.replace('--cdi', '--cdi env')} >{directory}/.env")
+    (lease,) = agent.leases()
+    up = newer.run(*compose, "up", "--no-color")
+    assert up.returncode == 0, up.stderr
+    assert f"lease {lease['id']}" in up.stdout, granted.stderr
+    assert "renderD" in up.stdout
+    newer.run(*compose, "down")
+    end(agent, lease)
