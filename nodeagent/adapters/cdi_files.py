@@ -1,17 +1,15 @@
 """CDI files, one for each lease that is a CDI device: engines find them by themselves, and forget those gone.
 
-The file is the only place where the device's name stands, and root alone may read it: docker's daemon and
-podman as root do. Whoever may ask docker sees the name in ``docker info``; see docs/cdi.md.
+Root alone may read one, for the name of the device stands in it: docker's daemon and podman as root do.
+Whoever may ask docker sees the name in ``docker info``, too: see docs/cdi.md.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +18,10 @@ from typing import Any
 from nodeagent.adapters.hook_space import make_own
 from nodeagent.adapters.hook_usage import fresh
 from nodeagent.adapters.replacing import faults_of, replace
-from nodeagent.domain.cdi import NAME, qualified, specification
+from nodeagent.domain.cdi import specification
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.offer import Offer
 
 _MODE = 0o600
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CdiFiles:
@@ -34,7 +30,7 @@ class CdiFiles:
     def __init__(self, stem: str, directory: Path) -> None:
         self._stem = stem
         self._directory = directory
-        self._name = re.compile(rf"nodeagent-{re.escape(stem)}-([1-9][0-9]{{0,17}})\.json", re.ASCII)
+        self._file = re.compile(rf"nodeagent-{re.escape(stem)}-([1-9][0-9]{{0,17}})\.json", re.ASCII)
 
     def unavailable(self) -> str | None:
         """Why there are none, or None."""
@@ -43,38 +39,21 @@ class CdiFiles:
     def path(self, lease: int) -> Path:
         return self._directory / f"nodeagent-{self._stem}-{lease:d}.json"
 
-    def write(self, lease: int, offer: Offer) -> str:
-        """Make the lease a device, or put its file right; the digest of the device's name."""
-        path = self.path(lease)
+    def write(self, lease: int, name: str, edits: Mapping[str, Any]) -> None:
+        """Make the lease the device *name*, which gives a container *edits*, and read that back."""
+        path, content = self.path(lease), _text(name, edits)
         with faults_of(path):
             self._prepare()
-            name = self._name_in(self._read(lease)) or secrets.token_hex(16)
-            replace(path, _text(name, offer), _MODE)
-        return digest(name)
-
-    def verify(self, lease: int, offer: Offer, named: str) -> None:
-        """Read the file back: as `write` leaves it, with the device whose digest is *named*."""
-        path = self.path(lease)
-        with faults_of(path):
+            replace(path, content, _MODE)
             status = path.lstat()
-            name = self._name_in(self._read(lease))
-            if name is None or digest(name) != named or path.read_bytes() != _text(name, offer):
-                raise OutsideFault(path, "reads otherwise than it was written")
-            if status.st_uid != 0 or status.st_mode != stat.S_IFREG | _MODE:
-                raise OutsideFault(path, "is not root's alone, so others may read the name of the device")
-
-    def device(self, lease: int) -> str | None:
-        """What ``--device`` takes; None where the lease is no device, or its file cannot be read."""
-        with contextlib.suppress(OSError):
-            name = self._name_in(self._read(lease))
-            return None if name is None else qualified(name)
-        return None
+            if path.read_bytes() != content or status.st_mode != stat.S_IFREG | _MODE:
+                raise OutsideFault(path, "is otherwise than it was written")
 
     def leases(self) -> frozenset[int]:
         """Those that have a file, a half made one of a crash too."""
         with faults_of(self._directory), contextlib.suppress(FileNotFoundError):
             names = (entry.name.removesuffix(fresh("")) for entry in self._directory.iterdir())
-            found = (self._name.fullmatch(name) for name in names)
+            found = (self._file.fullmatch(name) for name in names)
             return frozenset(int(match[1]) for match in found if match)
         return frozenset()
 
@@ -93,30 +72,6 @@ class CdiFiles:
             self._directory.chmod(0o755)  # whatever the umask: others' devices lie there, too
         make_own(self._directory)
 
-    def _read(self, lease: int) -> Any:
-        try:
-            descriptor = os.open(self.path(lease), _READ)
-        except FileNotFoundError:
-            return None
-        with os.fdopen(descriptor, "rb") as file:
-            try:
-                return json.load(file)
-            except ValueError:
-                return None
 
-    @staticmethod
-    def _name_in(content: Any) -> str | None:
-        match content:
-            case {"devices": [{"name": str(name)}]} if NAME.fullmatch(name):
-                return name
-        return None
-
-
-def digest(name: str) -> str:
-    """What may be written down of a device's *name*."""
-    return hashlib.sha256(name.encode()).hexdigest()
-
-
-def _text(name: str, offer: Offer) -> bytes:
-    content: Mapping[str, Any] = specification(name, offer)
-    return (json.dumps(content, indent=1) + "\n").encode("ascii")
+def _text(name: str, edits: Mapping[str, Any]) -> bytes:
+    return (json.dumps(specification(name, edits), indent=1) + "\n").encode("ascii")

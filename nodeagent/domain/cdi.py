@@ -6,23 +6,18 @@ not know, and a ``cdiVersion`` that is too low for what is used: so no more is u
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from nodeagent.domain.offer import BindMount, Offer
 
 KIND = "nodeagent.local/lease"
 # For names that begin with a digit, and devices whose path is another one inside; podman 4.3 and docker 25
 # read it. ``additionalGids`` came with 0.7.0, and docker does not heed them.
 VERSION = "0.5.0"
-NAME = re.compile(r"[0-9a-f]{32}", re.ASCII)  # 128 random bits: who knows it may use the lease
 
 # CDI sets variables and cannot unset what an image sets. So what must not be set gets a value that says
 # nothing: to choose devices, all that ROCR_VISIBLE_DEVICES leaves; else what ROCm does without it.
 _CHOOSING = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _WITHOUT = {"HSA_CU_MASK_SKIP_INIT": "0"}
-_ON_THE_NODE = frozenset(("LD_PRELOAD", "GPULEASE_HOOK"))  # paths that are none inside: mounts stand for them
 
 
 def qualified(name: str) -> str:
@@ -30,17 +25,29 @@ def qualified(name: str) -> str:
     return f"{KIND}={name}"
 
 
-def specification(name: str, offer: Offer) -> dict[str, Any]:
-    """The content of a CDI file with the one device *name*, which gives a container what *offer* says."""
-    edits = {
+def edits(
+    devices: Sequence[Mapping[str, str]],
+    mounts: Sequence[Mapping[str, Any]],
+    environment: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """What a container is given, as CDI's ``containerEdits`` have it.
+
+    *devices*: ``host`` and ``inside`` path of each node; *mounts*: ``source``, ``target`` and ``read_only``;
+    *environment*: None where a variable must not be set.
+    """
+    said = {
         "deviceNodes": [
-            {"path": one.inside, "hostPath": one.host, "permissions": "rw"} for one in offer.devices
+            {"path": one["inside"], "hostPath": one["host"], "permissions": "rw"} for one in devices
         ],
-        "env": list(_variables(offer.environment)),
-        "mounts": [_mount(one) for one in offer.mounts],
+        "env": list(_variables(environment)),
+        "mounts": [_mount(one) for one in mounts],
     }
-    said = {field: values for field, values in edits.items() if values}
-    return {"cdiVersion": VERSION, "kind": KIND, "devices": [{"name": name, "containerEdits": said}]}
+    return {field: values for field, values in said.items() if values}
+
+
+def specification(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a CDI file with the one device *name*, whose `edits` are *given*."""
+    return {"cdiVersion": VERSION, "kind": KIND, "devices": [{"name": name, "containerEdits": given}]}
 
 
 def _variables(environment: Mapping[str, str | None]) -> Iterator[str]:
@@ -48,11 +55,9 @@ def _variables(environment: Mapping[str, str | None]) -> Iterator[str]:
     all_of_them = ",".join(str(index) for index in range(len(visible)))
     says_nothing = dict.fromkeys(_CHOOSING, all_of_them) | _WITHOUT
     for name, value in environment.items():
-        if name not in _ON_THE_NODE:
-            yield f"{name}={says_nothing.get(name, '') if value is None else value}"
+        yield f"{name}={says_nothing.get(name, '') if value is None else value}"
 
 
-def _mount(mount: BindMount) -> dict[str, Any]:
-    access = "ro" if mount.read_only else "rw"
-    options = [access, "bind", "nosuid", "nodev"]
-    return {"hostPath": mount.source, "containerPath": mount.target, "options": options}
+def _mount(mount: Mapping[str, Any]) -> dict[str, Any]:
+    options = ["ro" if mount["read_only"] else "rw", "bind", "nosuid", "nodev"]
+    return {"hostPath": mount["source"], "containerPath": mount["target"], "options": options}

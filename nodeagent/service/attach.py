@@ -176,7 +176,7 @@ def _known(ledger: Ledger, lease_id: int) -> Lease:
 
 def _check_open(lease: Lease) -> None:
     """Refuse to let a process in that would not be held as the lease states: threat 19."""
-    if lease.anchor.kind is AnchorKind.CONTAINER:
+    if lease.anchor.kind is AnchorKind.CONTAINER or lease.request.cdi:
         # It would keep the engine from dividing the lease's cgroup, and has none of the container's limits.
         raise NotAllowed(f"lease {lease.id} is a container's: run the command in it, as by docker exec")
     if lease.guarantee is not None and lease.guarantee.for_one_command:

@@ -1,14 +1,22 @@
-"""A lease as a CDI device: whoever knows its name may start containers with it, until the lease ends."""
+"""A lease as a CDI device: whoever knows its name may start containers with it, until the lease ends.
+
+Its name is the lease's ticket: nobody guesses one, and the ledger has its digest only (threat 18).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from nodeagent.adapters.cdi_files import CdiFiles
+from nodeagent.adapters.tickets import Tickets
+from nodeagent.domain.cdi import edits
+from nodeagent.domain.container import inside
+from nodeagent.domain.environment import environment
+from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Hold, Ipc, Memory
-from nodeagent.domain.offer import Offer
-from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
-from nodeagent.service.means import Setting
+from nodeagent.service.contained import CONTAINER
+from nodeagent.service.effects import Arguments, Done, Evidence, Pending, Planned, evidence_of
+from nodeagent.service.means import Setting, environment_of, mounts_of
 from nodeagent.service.orders import Tier
 
 CDI = "cdi"
@@ -19,9 +27,8 @@ class CdiDoor:
 
     at_best = Hold()
 
-    def __init__(self, files: CdiFiles | None, offer: Callable[[int, Setting], Offer]) -> None:
+    def __init__(self, files: CdiFiles | None) -> None:
         self._files = files
-        self._offer = offer
 
     def tier(self) -> Tier:
         why = self._unavailable()
@@ -34,34 +41,42 @@ class CdiDoor:
         if not setting.cdi:
             return None
         if why := self._unavailable():
-            return f"cdi: {why}"
+            return f"{CDI}: {why}"
         if setting.demanded.memory is Memory.SUPERVISED or setting.demanded.ipc is Ipc.PRIVATE:
-            return "cdi: the engine starts containers, and not the agent, which alone starts what is held so"
-        return "cdi: not of what runs already" if setting.adopted else None
+            return f"{CDI}: what is held so is started by the agent, and a container by its engine"
+        return f"{CDI}: not of what runs already" if setting.adopted else None
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not setting.cdi or self.closed(setting):
             return []
-        return [Planned(CDI, {"lease": lease_id, "offer": self._offer(lease_id, setting).to_json()})]
+        variables = environment(lease_id, setting.placed, setting.inventory)
+        return [Planned(CDI, {"lease": lease_id, "environment": variables})]
 
     def _unavailable(self) -> str | None:
         return "turned off by cdi.enabled" if self._files is None else self._files.unavailable()
 
 
 class CdiEffect:
-    """The CDI file of one lease. The journal has the digest of the device's name, and never the name."""
+    """The CDI file of one lease, of what the effects before it in the journal gave."""
 
-    def __init__(self, files: CdiFiles) -> None:
+    def __init__(self, files: CdiFiles, tickets: Tickets) -> None:
         self._files = files
+        self._tickets = tickets
 
     def apply(self, arguments: Arguments) -> Evidence:
-        return {"sha256": self._files.write(int(arguments["lease"]), Offer.from_json(arguments["offer"]))}
+        return {}
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        self._files.verify(
-            int(arguments["lease"]), Offer.from_json(arguments["offer"]), str(evidence["sha256"])
-        )
         return {}
+
+    def conclude(self, arguments: Arguments, before: Sequence[Done]) -> Evidence:
+        lease, given = int(arguments["lease"]), evidence_of(before, CONTAINER)
+        if given is None:
+            raise OutsideFault(CDI, f"lease {lease} has nothing that a container could be given")
+        variables = inside({**arguments["environment"], **environment_of(before)})
+        said = edits(given["devices"], mounts_of(before), variables)
+        self._files.write(lease, self._tickets.of(lease), said)
+        return {"sha256": self._tickets.digest(lease)}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         self._files.remove(int(arguments["lease"]))

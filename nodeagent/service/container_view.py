@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nodeagent.adapters.tickets import Tickets
+from nodeagent.domain.cdi import qualified
 from nodeagent.domain.container import LEASE_LABEL, TICKET_LABEL, Engine, inside
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.ledger.ledger import Ledger
@@ -35,18 +36,12 @@ class ContainerView:
 
 
 class ContainerViews:
-    """*stop_seconds*: how long an engine is to wait for a container that it was told to stop.
+    """*stop_seconds*: how long an engine is to wait for a container that it was told to stop."""
 
-    *device* is what ``--device`` takes where a lease is a CDI device.
-    """
-
-    def __init__(
-        self, ledger: Ledger, tickets: Tickets, stop_seconds: int, device: Callable[[int], str | None]
-    ) -> None:
+    def __init__(self, ledger: Ledger, tickets: Tickets, stop_seconds: int) -> None:
         self._ledger = ledger
         self._tickets = tickets
         self._stop_seconds = stop_seconds
-        self._device = device
 
     def of(self, lease: Lease, *, ticket: bool, cdi: bool) -> ContainerView | None:
         """Of a lease that has been granted; None where it is no container's. *ticket*, *cdi*: told, too."""
@@ -61,6 +56,7 @@ class ContainerViews:
         labels = {LEASE_LABEL: str(lease.id)}
         if ticket and held is not None:
             labels[TICKET_LABEL] = self._tickets.of(lease.id)
+        device = cdi and lease.request.cdi and lease.state is LeaseState.ACTIVE
         return ContainerView(
             engine=None if held is None else held.engine,
             id=None if held is None else held.id,
@@ -71,5 +67,5 @@ class ContainerViews:
             environment=inside(lease.environment),
             labels=labels,
             stop_timeout_seconds=self._stop_seconds,
-            cdi=self._device(lease.id) if cdi and lease.state is LeaseState.ACTIVE else None,
+            cdi=qualified(self._tickets.of(lease.id)) if device else None,
         )

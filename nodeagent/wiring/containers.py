@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +40,8 @@ class Containers:
     def effect(self) -> ContainerEffect:
         return ContainerEffect(self.files, self.tickets, self.engines, self.root)
 
-    def views(self, ledger: Ledger, device: Callable[[int], str | None]) -> ContainerViews:
-        return ContainerViews(ledger, self.tickets, self.stop_seconds, device)
+    def views(self, ledger: Ledger) -> ContainerViews:
+        return ContainerViews(ledger, self.tickets, self.stop_seconds)
 
 
 def build_containers(

@@ -117,7 +117,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
-    views = containers.views(base.ledger, cdi.device)
+    views = containers.views(base.ledger)
     agent = build_agent(base, tiers, leases, jobs, identity, views)
     watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences)
     life = Life(

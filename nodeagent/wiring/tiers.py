@@ -50,7 +50,6 @@ from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Door, Means
 from nodeagent.service.memory_banks import BANKS, BanksEffect, BanksMeans
 from nodeagent.service.obstacles import Obstacles
-from nodeagent.service.offers import Offers
 from nodeagent.service.private_ipc import PRIVATE_IPC, PrivateIpcEffect, PrivateIpcMeans
 from nodeagent.service.proof import KFD, VRAM, Idle, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler
@@ -89,7 +88,6 @@ class Tiers:
     obstacles: Obstacles
     looks: Mapping[str, Callable[[], None]]
     shared_memory: SharedMemory | None
-    cdi: CdiFiles
 
     @property
     def kept(self) -> dict[str, Effect]:
@@ -131,16 +129,17 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         PRIVATE_IPC: PrivateIpcEffect(supervisor),
         GATE: GateEffect(gate, survey),
         BANKS: BanksEffect(ground.banks),
-        CDI: CdiEffect(ground.cdi),
     }
     if ground.containers is not None:
-        effects[CONTAINER] = ground.containers.effect()
+        effects |= {
+            CONTAINER: ground.containers.effect(),
+            CDI: CdiEffect(ground.cdi, ground.containers.tickets),
+        }
     shared_memory = None
     if tree is not None:
         shared_memory = _shared_memory(ground, tree, ledger)
         occupants = Counted(effects[OCCUPANTS], shared_memory.census)
         effects |= {IPC: IpcEffect(ledger, shared_memory), OCCUPANTS: occupants}
-    banks = _banks(config, ground)
     # Undone from the last to the first: who died, then who might still enter, then the memory.
     means: tuple[Means, ...] = (
         IpcMeans(_ipc_stays(config)),
@@ -151,17 +150,17 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
         KfdMeans(ground.clock),
-        banks,
+        BanksMeans(_no_banks(config, ground.node)),
     )
-    offers = Offers(node.root, [banks.mounts])
-    doors: tuple[Door, ...] = (CdiDoor(ground.cdi if config.cdi.enabled else None, offers.of),)
+    # What a door is made of is the one's before it.
+    doors: tuple[Door, ...] = ()
     if ground.containers is not None:
-        doors = (ground.containers.door(), *doors)
+        doors = (ground.containers.door(), CdiDoor(ground.cdi if config.cdi.enabled else None))
     looks = {"gate": gate.look}
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
     looks |= {"census": shared_memory.census.look} if shared_memory else {}
-    return Tiers(dmem, supervisor, effects, means, doors, obstacles, looks, shared_memory, ground.cdi)
+    return Tiers(dmem, supervisor, effects, means, doors, obstacles, looks, shared_memory)
 
 
 def _kernel_tier(
@@ -211,10 +210,11 @@ def _effects(
     return effects
 
 
-def _banks(config: settings.Config, ground: Ground) -> BanksMeans:
-    if not ground.node.announced:
-        return BanksMeans(None, "containers see this machine's own topology, and not a simulated one")
-    return BanksMeans(ground.banks if config.cdi.banks else None, "turned off by cdi.banks")
+def _no_banks(config: settings.Config, node: Node) -> str | None:
+    """Why no container is shown memory banks of its slice's size, or None."""
+    if not node.announced:
+        return "containers see this machine's own topology, and not a simulated one"
+    return None if config.cdi.banks else "turned off by cdi.banks"
 
 
 def _shared_memory(ground: Ground, tree: CgroupTree, ledger: Ledger) -> SharedMemory:

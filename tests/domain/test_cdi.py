@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from nodeagent.domain.cdi import specification
+from nodeagent.domain.cdi import edits, specification
 from nodeagent.domain.memory_banks import shrunken
-from nodeagent.domain.offer import BindMount, GivenNode, Offer
 
 NAME = "0123456789abcdef" * 2
+KFD = {"host": "/dev/kfd", "inside": "/dev/kfd"}
+DEVICES = (KFD, {"host": "/srv/dri/renderD129", "inside": "/dev/dri/renderD129"})
 MOUNTS = (
-    BindMount("/run/a", "/etc/ld.so.preload"),
-    BindMount("/run/b", "/run/gpulease/usage", read_only=False),
+    {"source": "/run/a", "target": "/etc/ld.so.preload", "read_only": True},
+    {"source": "/run/b", "target": "/run/usage", "read_only": False},
 )
-OFFER = Offer(
-    (GivenNode("/dev/kfd", "/dev/kfd"), GivenNode("/srv/dri/renderD129", "/dev/dri/renderD129")),
-    MOUNTS,
-    {
-        "ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2",
-        "HSA_CU_MASK": None,
-        "HIP_VISIBLE_DEVICES": None,
-        "CUDA_VISIBLE_DEVICES": None,
-        "GPU_DEVICE_ORDINAL": None,
-        "ROC_GLOBAL_CU_MASK": None,
-        "HSA_CU_MASK_SKIP_INIT": None,
-        "LD_PRELOAD": "/usr/lib/libgpulease.so",
-        "GPULEASE_HOOK": "/run/nodeagent/hook/gpulease/7/limits",
-    },
-)
-
-
-def edits(offer: Offer = OFFER) -> dict[str, list[object]]:
-    (device,) = specification(NAME, offer)["devices"]
-    assert device["name"] == NAME
-    return device["containerEdits"]
+ENVIRONMENT = {
+    "ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2",
+    "HSA_CU_MASK": None,
+    "HIP_VISIBLE_DEVICES": None,
+    "CUDA_VISIBLE_DEVICES": None,
+    "GPU_DEVICE_ORDINAL": None,
+    "ROC_GLOBAL_CU_MASK": None,
+    "HSA_CU_MASK_SKIP_INIT": None,
+}
+GIVEN = edits(DEVICES, MOUNTS, ENVIRONMENT)
 
 
 def test_a_specification_has_only_what_its_version_knows() -> None:
     """Loaders refuse other fields, and empty lists say nothing."""
-    whole = specification(NAME, OFFER)
+    whole = specification(NAME, GIVEN)
     assert (whole["cdiVersion"], whole["kind"]) == ("0.5.0", "nodeagent.local/lease")
     assert set(whole) == {"cdiVersion", "kind", "devices"}
-    assert set(edits()) == {"deviceNodes", "env", "mounts"}
-    assert edits(Offer((GivenNode("/dev/kfd", "/dev/kfd"),))).keys() == {"deviceNodes"}
+    assert whole["devices"] == [{"name": NAME, "containerEdits": GIVEN}]
+    assert set(GIVEN) == {"deviceNodes", "env", "mounts"}
+    assert edits([KFD], (), {}).keys() == {"deviceNodes"}
 
 
 def test_only_the_leases_own_nodes_are_given_under_their_usual_names() -> None:
     """Wherever they lie on the node; to read and write, and not to make others."""
-    assert edits()["deviceNodes"] == [
+    assert GIVEN["deviceNodes"] == [
         {"path": "/dev/kfd", "hostPath": "/dev/kfd", "permissions": "rw"},
         {"path": "/dev/dri/renderD129", "hostPath": "/srv/dri/renderD129", "permissions": "rw"},
     ]
@@ -53,7 +44,7 @@ def test_only_the_leases_own_nodes_are_given_under_their_usual_names() -> None:
 
 def test_what_must_not_be_set_is_set_to_what_says_nothing() -> None:
     """CDI cannot unset what an image sets: devices are chosen once, and no mask but the lease's is left."""
-    assert edits()["env"] == [
+    assert GIVEN["env"] == [
         "ROCR_VISIBLE_DEVICES=GPU-1,GPU-2",
         "HSA_CU_MASK=",
         "HIP_VISIBLE_DEVICES=0,1",
@@ -66,18 +57,13 @@ def test_what_must_not_be_set_is_set_to_what_says_nothing() -> None:
 
 def test_mounts_bring_no_devices_and_no_rights() -> None:
     """Read-only where nothing is to be written."""
-    ro, rw = edits()["mounts"]
+    ro, rw = GIVEN["mounts"]
     assert ro == {
         "hostPath": "/run/a",
         "containerPath": "/etc/ld.so.preload",
         "options": ["ro", "bind", "nosuid", "nodev"],
     }
     assert rw["options"][0] == "rw"
-
-
-def test_an_offer_survives_the_journal() -> None:
-    """What is read back from JSON is what was planned."""
-    assert Offer.from_json(OFFER.to_json()) == OFFER
 
 
 def test_banks_of_video_memory_are_cut_to_the_slice_in_all() -> None:

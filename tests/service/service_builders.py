@@ -162,7 +162,7 @@ class House:
         self.reconciler = build_reconciler(
             base, self.tiers, leases, self.jobs, self.differences, periods, self.uevents
         )
-        views = self.containers.views(self.ledger, self.cdi.device)
+        views = self.containers.views(self.ledger)
         self.agent = build_agent(base, self.tiers, leases, self.jobs, Identity("node", name, "0"), views)
 
     def in_use(self, pid: int) -> bool:

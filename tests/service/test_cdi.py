@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from service_builders import House, admin, order_of, user
 
+from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.config import Cdi
+from nodeagent.domain.container import Container, Engine
+from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.guarantee import Ipc, Memory, Requirement
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request, SliceRequest
-from nodeagent.service.effects import Planned
 from nodeagent.service.means import Setting
 from nodeagent.service.memory_banks import BanksEffect, BanksMeans
 from nodeagent.service.orders import Caller
 
 pytestmark = pytest.mark.root
 Build = Callable[..., House]
-GIB = 1 << 30
+GIB, CONTAINER = 1 << 30, Container(Engine.DOCKER)
 
 
 def asked(**demands: Any) -> Request:
@@ -82,7 +85,7 @@ def test_what_an_engine_cannot_hold_is_refused(house: House, demands: dict[str, 
     refusal = house.agent.grant(admin(), order_of(request=asked(**demands)))
     assert isinstance(refusal, Refusal)
     assert refusal.code is Code.GUARANTEE_NOT_MET
-    assert "the engine starts containers" in refusal.why
+    assert "is started by the agent" in refusal.why
 
 
 def test_where_devices_are_turned_off_none_is_granted(build: Build) -> None:
@@ -99,45 +102,56 @@ def told(house: House, caller: Caller, lease: Lease) -> str | None:
     return None if view is None else view.cdi
 
 
-def banks(house: House, lease: Lease, *, cdi: bool = True) -> tuple[BanksMeans, Setting]:
+def setting_of(house: House, lease: Lease, container: Container | None = CONTAINER) -> Setting:
     placed = tuple(held.placed for held in lease.slices)
-    setting = Setting(1000, Requirement(), None, False, placed, house.agent.inventory(), cdi=cdi)
-    return BanksMeans(house.banks, "off"), setting
+    inventory = house.agent.inventory()
+    return Setting(1000, Requirement(), None, False, placed, inventory, container=container)
 
 
 def test_containers_see_banks_of_their_slices_size(house: House) -> None:
-    """Copies of the node's own, mounted over the kernel's; none for a lease that no container is given."""
+    """Copies of the node's own, to be mounted over the kernel's; again is harmless."""
     lease = house.grant(request=asked())
-    means, setting = banks(house, lease)
-    (planned,) = means.plan(lease.id, setting)
-    (mount,) = means.mounts(lease.id, setting)
+    (planned,) = BanksMeans(None).plan(lease.id, setting_of(house, lease))
+    arguments = json.loads(json.dumps(planned.arguments))  # as the journal keeps them
     effect = BanksEffect(house.banks)
-    evidence = effect.verify(planned.arguments, effect.apply(planned.arguments))
-    node = house.agent.inventory().device(lease.slices[0].placed.device)
-    assert node is not None
-    assert mount.target == f"/sys/devices/virtual/kfd/kfd/topology/nodes/{node.kfd_node}/mem_banks"
-    assert mount.read_only
-    assert evidence == {}
-    assert (
-        f"size_in_bytes {GIB - (64 << 20)}\n"
-        in (house.banks.path(lease.id, node.kfd_node) / "0/properties").read_text()
-    )
-    assert effect.undo(planned.arguments, {}) == {"removed": True}
+    first, again = (effect.verify(arguments, effect.apply(arguments)) for _ in range(2))
+    (mount,) = first["mounts"]
+    device = house.agent.inventory().device(lease.slices[0].placed.device)
+    assert device is not None and first == again
+    assert mount["target"] == f"/sys/devices/virtual/kfd/kfd/topology/nodes/{device.kfd_node}/mem_banks"
+    assert mount["read_only"]
+    copy = Path(mount["source"]) / "0/properties"
+    assert f"size_in_bytes {GIB - (64 << 20)}\n" in copy.read_text()
+    assert effect.undo(arguments, {}) == {"removed": True}
     assert house.banks.leases() == frozenset()
-    means, setting = banks(house, lease, cdi=False)
-    assert (means.plan(lease.id, setting), means.mounts(lease.id, setting)) == ([], [])
 
 
-def test_banks_that_are_off_are_not_mounted(house: House) -> None:
-    """The tier says why."""
-    means, (_, setting) = BanksMeans(None, "turned off"), banks(house, house.grant(request=asked()))
-    assert (means.plan(1, setting), means.mounts(1, setting)) == ([], [])
-    assert means.tier().why == "turned off"
-
-
-def test_what_is_planned_survives_the_journal(house: House) -> None:
-    """Topology nodes are text in JSON."""
+def test_banks_are_for_containers_and_may_be_off(house: House) -> None:
+    """Nobody else's /sys is another; the tier says why there are none."""
     lease = house.grant(request=asked())
-    means, setting = banks(house, lease)
-    (planned,) = means.plan(lease.id, setting)
-    assert Planned(planned.kind, json.loads(json.dumps(planned.arguments))) == planned
+    assert BanksMeans(None).plan(lease.id, setting_of(house, lease, container=None)) == []
+    assert BanksMeans("turned off").plan(lease.id, setting_of(house, lease)) == []
+    assert BanksMeans("turned off").tier().why == "turned off"
+
+
+def test_what_a_device_gives_is_what_its_lease_shows(build: Build, hook_files: HookFiles) -> None:
+    """Nodes, mounts and variables are those of the lease's `container`, with the hook by its file."""
+    house = build(hook=hook_files)
+    lease = house.grant(user(1000), request=asked())
+    view = house.agent.container(user(1000), lease)
+    assert view is not None
+    given = edits(house, lease)
+    assert [one["hostPath"] for one in given["deviceNodes"]] == [one["host"] for one in view.devices]
+    mounts = {(one["hostPath"], one["containerPath"]) for one in given["mounts"]}
+    assert mounts == {(one["source"], one["target"]) for one in view.mounts}
+    assert "/etc/ld.so.preload" in {inside for _, inside in mounts}
+    variables = dict(one.split("=", 1) for one in given["env"])
+    assert variables.keys() == view.environment.keys()
+    assert all(variables[name] == value for name, value in view.environment.items() if value is not None)
+
+
+def test_nothing_else_enters_a_device(house: House) -> None:
+    """What runs beside containers would be given what is only in them."""
+    lease = house.grant(request=asked())
+    with pytest.raises(NotAllowed, match="is a container's"):
+        house.agent.attach(admin(), lease.id)
