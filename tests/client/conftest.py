@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from .engine import FakeEngine, fake_engine
+
 CLIENT = Path(__file__).parents[2] / "client" / "gpulease"
 DEVICE = {
     "device": "0000:c1:00.0/0",
@@ -284,6 +286,20 @@ def gpulease(agent: FakeAgent) -> Iterator[Command]:
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[FakeEngine]:
+    """An engine whose images are files, and whose client only writes down its calls."""
+    (tmp_path / "engine").mkdir()
+    with fake_engine(tmp_path / "engine") as engine:
+        yield engine
+
+
+@pytest.fixture
+def run(gpulease: Any, engine: FakeEngine) -> Callable[..., Any]:
+    """`gpulease` beside that engine."""
+    return lambda *words, **more: gpulease(*words, env={**engine.environment, **more.pop("env", {})}, **more)
 
 
 @pytest.fixture

@@ -96,9 +96,13 @@ def _rights(line: CommandLine, wanted: Wanted) -> Iterator[str]:
     for given in _listed(line, "--cap-add"):
         if given.upper().removeprefix("CAP_") in _UNFENCING:
             yield f"--cap-add {given} lets the container undo its limits: leave it out"
-    needs_profile = wanted.floor.get("memory") == "supervised"
-    if needs_profile and any(one.startswith("seccomp") for one in line.values("--security-opt")):
+    if wanted.floor.get("memory") == "supervised" and has_own_profile(line):
         yield "--security-opt seccomp=… and --require memory=supervised contradict each other"
+
+
+def has_own_profile(line: CommandLine) -> bool:
+    """Whether the user chooses the container's seccomp profile."""
+    return any(one.startswith("seccomp") for one in line.values("--security-opt"))
 
 
 def _restarts(line: CommandLine, wanted: Wanted) -> Iterator[str]:

@@ -47,10 +47,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Tables:
-    """An engine's options: those before its command, and those of ``run`` and ``create``."""
+    """An engine's options: those before its command, those of ``run`` and ``create``, those of ``pull``."""
 
     before: Table
     run: Table
+    pull: Table
 
 
 def tables_of(engine: str) -> Tables:
@@ -60,7 +61,7 @@ def tables_of(engine: str) -> Tables:
     """
     sections = read_sections((_TABLES / f"{engine}.txt").read_text(encoding="ascii"))
     before, run = sections["global"], sections["run"] + sections["hidden"]
-    return Tables(before, run if engine == "docker" else run + before)
+    return Tables(before, run if engine == "docker" else run + before, sections["pull"])
 
 
 def read_sections(text: str) -> Mapping[str, Table]:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Optional
 
 from gpulease.containers.commandline import CommandLine
+from gpulease.errors import BreaksFence
 
+Settings = Mapping[str, Optional[str]]
+PRELOAD = "LD_PRELOAD"
 _LEASES = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -19,16 +22,45 @@ _LEASES = frozenset(
     }
 )
 _OTHER_REQUESTS = ("AMD_VISIBLE_DEVICES", "DOCKER_RESOURCE_")  # of AMD's container toolkit
-PRELOAD = "LD_PRELOAD"
 
 
-def contradictions(line: CommandLine, inherited: Mapping[str, str]) -> Iterator[str]:
-    """Why variables that the user sets in the container cannot be, before there is a lease."""
-    for name in set_by_user(line, inherited):
-        if name in _LEASES or name.startswith("GPULEASE_"):
+def contradictions(line: CommandLine, inherited: Mapping[str, str], settings: Settings) -> Iterator[str]:
+    """Why variables that the user sets in the container cannot be; *settings* are the lease's, once known."""
+    for name, value in set_by_user(line, inherited).items():
+        contradicts = name in settings and name != PRELOAD and value != settings[name]
+        if name in _LEASES or name.startswith("GPULEASE_") or contradicts:
             yield f"{name}: the lease sets it, and no other value is right in its container; leave it out"
         elif name.startswith(_OTHER_REQUESTS):
             yield f"{name} asks another runtime for GPUs: leave it out; the lease brings its own"
+
+
+def settled(
+    settings: Settings, line: CommandLine, inherited: Mapping[str, str], of_image: Mapping[str, str]
+) -> dict[str, Optional[str]]:
+    """The lease's *settings* in an image with variables of its own.
+
+    A library to be loaded into all programs keeps the user's or the image's behind it; what asks another
+    runtime for GPUs is taken out.
+
+    Raises:
+        BreaksFence: nerdctl would have to take a variable out of the image's, which it cannot.
+    """
+    changed = dict(settings)
+    changed.update({name: None for name in of_image if name.startswith(_OTHER_REQUESTS)})
+    ours = changed.get(PRELOAD)
+    theirs = set_by_user(line, inherited).get(PRELOAD) or of_image.get(PRELOAD)
+    if ours and theirs:
+        changed[PRELOAD] = f"{ours}:{theirs}"
+    if line.engine == "nerdctl":
+        return _without_unset(changed, of_image)
+    return changed
+
+
+def _without_unset(settings: Settings, of_image: Mapping[str, str]) -> dict[str, Optional[str]]:
+    for name, value in settings.items():
+        if value is None and name in of_image:
+            raise BreaksFence(f"the image sets {name}, and nerdctl cannot take it out: use docker or podman")
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def set_by_user(line: CommandLine, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -40,17 +72,6 @@ def set_by_user(line: CommandLine, inherited: Mapping[str, str]) -> dict[str, st
     for entry in line.values("--env", "--env-merge"):
         _add(found, entry, inherited)
     return found
-
-
-def with_users_preload(
-    environment: Mapping[str, Optional[str]], line: CommandLine, inherited: Mapping[str, str]
-) -> dict[str, Optional[str]]:
-    """*environment*, where a library to be loaded by all programs has the user's own behind it."""
-    changed = dict(environment)
-    ours, theirs = changed.get(PRELOAD), set_by_user(line, inherited).get(PRELOAD)
-    if ours and theirs:
-        changed[PRELOAD] = f"{ours}:{theirs}"
-    return changed
 
 
 def _add(found: dict[str, str], entry: str, inherited: Mapping[str, str]) -> None:

@@ -6,17 +6,20 @@ The lease follows the container, not us: once the client runs in our place, noth
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from gpulease.client import Client, new_request_id
-from gpulease.containers import additions, fence, variables
+from gpulease.containers import additions, fence, rootless, variables
 from gpulease.containers.commandline import CommandLine, read
+from gpulease.containers.engine import Engine, flags_of, has_init
 from gpulease.containers.flags import tables_of
+from gpulease.containers.image import NO_IMAGE, Image, cache_directory, examined, fetched
+from gpulease.containers.local import daemon_here, is_rootless
 from gpulease.containers.placement import UNGRANTED, Placement
+from gpulease.containers.quoting import shell_line
 from gpulease.containers.wanted import Wanted, our_flags, wanted
 from gpulease.errors import BreaksFence, EngineFailed, GpuleaseError
 from gpulease.launch import NotStarted, become
@@ -24,6 +27,34 @@ from gpulease.models import Lease
 from gpulease.relay import ENDING, Interrupted, Relay
 from gpulease.run import give_back, give_up
 from gpulease.screen import Screen
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for, and what is known of the image."""
+
+    line: CommandLine
+    wanted: Wanted
+    image: Image
+    of_image: Mapping[str, str]  # its variables
+    rootless: bool
+
+    def fields(self) -> dict[str, Any]:
+        """The body of ``POST /v1/leases``."""
+        return {
+            **self.wanted.fields,
+            "holder": {"kind": "process"},
+            "anchor": rootless.ANCHOR if self.rootless else self._anchor(),
+            "request_id": self.wanted.fields.get("request_id") or new_request_id(),
+        }
+
+    def _anchor(self) -> dict[str, Any]:
+        anchor: dict[str, Any] = {"kind": "container", "engine": self.line.engine, "libc": self.image.libc}
+        if self.wanted.restarts:
+            anchor["restarts"] = True
+        if self.wanted.start_seconds is not None:
+            anchor["start_seconds"] = self.wanted.start_seconds
+        return anchor
 
 
 class Wrapper:
@@ -42,93 +73,98 @@ class Wrapper:
         Raises:
             GpuleaseError: no container was asked for; no lease is left.
         """
-        line = read(engine, words, tables_of(engine), our_flags())
+        line = read(
+            engine, words, tables_of(engine), our_flags(), lambda: flags_of(engine, self._environment)
+        )
         asked = wanted(line.ours, line.creates_only)
         fence.refuse(line, asked)
-        for reason in variables.contradictions(line, self._environment):
-            raise BreaksFence(reason)
+        self._refuse_variables(line, {})
         if asked.dry_run:
             self._out.line(shell_line(line.engine_words(*additions.words_for(line, UNGRANTED))))
             return
-        if asked.note:
-            self._say(asked.note)
-        lease = self._take(line, asked)
+        order, lease = self._take(line, asked)
         try:
-            command, environment = self._command(line, lease)
-            self._state(lease)
+            command, environment = self._command(order, lease)
+            self._say(f"lease {lease.id}: {_held(lease)}; image {order.image}")
+            if order.rootless:
+                self._client.attach(lease.id)
             self._become(command, environment)
         except BaseException:
             give_back(self._client, lease, self._err)
             raise
 
-    def _take(self, line: CommandLine, asked: Wanted) -> Lease:
-        order = {
-            **asked.fields,
-            "holder": {"kind": "process"},
-            "anchor": _anchor(line, asked),
-            "request_id": asked.fields.get("request_id") or new_request_id(),
-        }
+    def _take(self, line: CommandLine, asked: Wanted) -> tuple[Order, Lease]:
+        """A granted lease, and for what. The image is looked at before, so that nothing waits for a pull."""
+        fields: Optional[dict[str, Any]] = None
         lease: Optional[Lease] = None
         try:
             with self._relay.interrupting():
-                lease = self._client.grant(**order)
-                return self._client.granted(lease)
+                order = self._looked(line, asked)
+                fields = order.fields()
+                lease = self._client.grant(**fields)
+                return order, self._client.granted(lease)
         except Interrupted as signalled:
-            give_up(self._client, order, lease)
+            if fields is not None:
+                give_up(self._client, fields, lease)
             raise NotStarted("Interrupted", f"{signalled} before the container was made") from None
         except GpuleaseError:
             if lease is not None:
                 give_back(self._client, lease, self._err)
             raise
 
-    def _command(self, line: CommandLine, lease: Lease) -> tuple[list[str], dict[str, str]]:
-        placement = Placement.of(lease)
+    def _looked(self, line: CommandLine, asked: Wanted) -> Order:
+        daemon = daemon_here(line, self._environment)
+        if asked.note:
+            self._say(asked.note)
+        if line.is_on("--rootfs"):
+            return Order(line, asked, NO_IMAGE, {}, is_rootless(line))
+        engine = Engine(line, self._environment, daemon)
+        inspected = fetched(engine, line)
+        image = examined(engine, line, inspected, cache_directory(self._environment))
+        return Order(line, asked, image, inspected.environment, is_rootless(line))
+
+    def _command(self, order: Order, lease: Lease) -> tuple[list[str], dict[str, str]]:
+        """The engine's command line, and the environment of its client."""
+        line = order.line
+        placement = rootless.placement_of(self._client, lease) if order.rootless else Placement.of(lease)
         if placement is None:
             raise EngineFailed(f"the agent says nothing of a container for lease {lease.id}: it is too old")
-        settings = variables.with_users_preload(placement.environment, line, self._environment)
+        self._refuse_variables(line, placement.environment)
+        if placement.seccomp and fence.has_own_profile(line):
+            raise BreaksFence("--security-opt seccomp=…: what holds this lease needs its own; leave it out")
         if additions.too_short_stop(line, placement):
             least = placement.stop_timeout_seconds
             self._say(f"note: --stop-timeout is raised to {least}, the time that the lease gives to stop")
-        words = additions.words_for(line, replace(placement, environment=settings))
+        settings = variables.settled(placement.environment, line, self._environment, order.of_image)
+        profile = None if placement.seccomp is None else _in_memory(placement.seccomp)
+        placement = replace(placement, environment=settings)
+        words = additions.words_for(line, placement, profile, can_init=has_init(line, self._environment))
+        if order.rootless:
+            words.insert(0, rootless.CGROUPS)
         return line.engine_words(*words), additions.client_environment(self._environment, settings)
 
     def _become(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        if signal.sigpending() & ENDING:
+        if signal.sigpending().intersection(ENDING):
             raise NotStarted("Interrupted", "a signal before the container was made")
         self._err.flush()
         self._relay.give_back()
         become(command, environment)
 
-    def _state(self, lease: Lease) -> None:
-        """What holds the lease, in one line: the image decided, too."""
-        held = ", ".join(f"{kind} {level}" for kind, level in lease.guarantee.items())
-        self._say(f"lease {lease.id}: {held}")
+    def _refuse_variables(self, line: CommandLine, settings: variables.Settings) -> None:
+        for reason in variables.contradictions(line, self._environment, settings):
+            raise BreaksFence(reason)
 
     def _say(self, text: str) -> None:
         self._err.line(f"gpulease: {text}")
 
 
-def shell_line(words: Sequence[str]) -> str:
-    """*words* as one line for a shell, in ASCII, whatever is in them (bash, zsh and ksh know ``$'…'``)."""
-    return " ".join(map(_shell_word, words))
+def _held(lease: Lease) -> str:
+    return ", ".join(f"{kind} {level}" for kind, level in lease.guarantee.items())
 
 
-def _shell_word(word: str) -> str:
-    return shlex.quote(word) if word.isascii() and (word.isprintable() or not word) else _escaped(word)
-
-
-def _escaped(word: str) -> str:
-    shown = (
-        chr(byte) if 0x20 <= byte < 0x7F and chr(byte) not in "'\\" else f"\\x{byte:02x}"
-        for byte in os.fsencode(word)
-    )
-    return f"$'{''.join(shown)}'"
-
-
-def _anchor(line: CommandLine, asked: Wanted) -> dict[str, Any]:
-    anchor: dict[str, Any] = {"kind": "container", "engine": line.engine}
-    if asked.restarts:
-        anchor["restarts"] = True
-    if asked.start_seconds is not None:
-        anchor["start_seconds"] = asked.start_seconds
-    return anchor
+def _in_memory(profile: str) -> str:
+    """A path at which the engine's client finds *profile*, and which is gone with it."""
+    memory = os.memfd_create("gpulease-seccomp", 0)  # to be inherited
+    with os.fdopen(os.dup(memory), "w") as file:
+        file.write(profile)
+    return f"/proc/self/fd/{memory}"
