@@ -57,7 +57,7 @@ REFUSED = [
     ("-e HSA_CU_MASK=0:0-7", "the lease sets it"),
     ("-e GPU_MAX_HW_QUEUES=9", "the lease sets it"),
     ("-e GPULEASE_HOOK=/x", "the lease sets it"),
-    ("-v /:/host", "the agent's own files"),
+    ("-v /:/host", "all of the node's GPUs"),
     ("-v /:/host:ro", "all of the node's GPUs"),
     ("--volume=/dev:/dev", "all of the node's GPUs"),
     ("-v /dev/dri:/x", "all of the node's GPUs"),
@@ -118,6 +118,8 @@ ALLOWED = [
     "--device-cgroup-rule 'c 10:229 rwm'",
     "--device-cgroup-rule 'b 8:0 r'",
     "--runtime=runc",
+    "--runtime=io.containerd.runc.v2",
+    "--runtime=mine",
     "-e A=1 -e HIP_VISIBLE_DEVICES",
     "-e LD_PRELOAD=/mine.so",
     "-e HIPPO=1",
@@ -194,7 +196,7 @@ def test_runtime_before_the_command() -> None:
 
 
 def test_variables_of_the_environment_and_of_files(tmp_path: Path) -> None:
-    """A variable counts wherever its value comes from: a name alone, or a file; a name without a value does not."""
+    """A variable counts wherever its value comes from, a name alone or a file; without one it does not."""
     with pytest.raises(BreaksFence, match="ROCR_VISIBLE_DEVICES"):
         judged(split("-e ROCR_VISIBLE_DEVICES"), environment={"ROCR_VISIBLE_DEVICES": "1"})
     judged(split("-e ROCR_VISIBLE_DEVICES"))

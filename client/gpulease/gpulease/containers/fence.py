@@ -16,7 +16,8 @@ from gpulease.containers.wanted import Wanted
 from gpulease.errors import BreaksFence
 
 Judge = Callable[[CommandLine, Wanted], Iterator[str]]
-_HELD_RUNTIMES = frozenset({"", "runc", "crun", "youki", "io.containerd.runc.v2"})
+# They give GPUs out, or start a virtual machine or a user namespace, in which the lease's files mean nothing.
+_FOREIGN_RUNTIMES = ("amd", "habana", "kata", "krun", "nvidia", "runsc", "sysbox")
 # With these a container's root undoes device rules, mounts or limits from inside.
 _UNFENCING = ("ALL", "BPF", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 _DEVICE_RULE = re.compile(r"([abc]) +(\*|[0-9]+):(\*|[0-9]+) ")
@@ -54,7 +55,7 @@ def _other_requests(line: CommandLine, _: Wanted) -> Iterator[str]:
         if not name.startswith("/") and name.partition("/")[0] in ("amd.com", "nodeagent.local"):
             yield f"--device {name} is a GPU of another request: leave it out; the lease brings its own"
     for runtime in (*line.values("--runtime"), *_before(line, "--runtime")):
-        if runtime.rpartition("/")[2] not in _HELD_RUNTIMES:
+        if runtime.rpartition("/")[2].removeprefix("io.containerd.").startswith(_FOREIGN_RUNTIMES):
             yield f"--runtime {runtime} gives out GPUs, or starts what a lease does not hold: leave it out"
 
 
