@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -30,6 +30,7 @@ test-long: setup userlands slurm docker ## the slow tests too, long property run
 	@$(MAKE) crash-long
 	@$(MAKE) soak CYCLES=10000
 	@$(MAKE) test-rocm TESTS='-m "slow or not slow"'
+	@$(MAKE) test-newer-slurm
 	@tests/rig/every-kernel
 	@$(MAKE) mutants
 
@@ -67,6 +68,9 @@ slurm:
 
 test-slurm: setup slurm ## jobs of a real Slurm: munge, slurmctld and two slurmd in namespaces of their own
 	@.ci/test tests/slurm $(TESTS)
+
+test-newer-slurm: setup slurm ## the same with the newest Slurm that Debian has, in a root of its own in ~/.cache
+	@SLURM_ROOT=$$(tests/slurm/newer) && export SLURM_ROOT && .ci/test tests/slurm $(TESTS)
 
 docker:
 	@.ci/install busybox containerd curl docker.io gcc iproute2 musl-tools podman runc || echo "the tests with a real docker are left out"

@@ -81,7 +81,10 @@ class Closing:
             self._outside.divide("/")
         if strays := self._outside.strays():
             failing(f"processes {', '.join(map(str, strays[:8]))} run in the root cgroup, which has no limit")
-        closure = close(self._outside.children, self._outside.whole, self._places(), regions, self._exempt)
+        places = self._places()
+        closure = close(self._outside.children, self._outside.whole, places, regions, self._exempt)
+        # A lease is on record before its cgroup is made, so that this knows every one that was met meanwhile.
+        begun = self._places().keys() - places.keys()
         for path in closure.inner:
             try:
                 self._outside.divide(path)
@@ -89,6 +92,8 @@ class Closing:
                 failing(str(fault))
         self._outside.release([(path, region) for path in closure.caps for region in regions])
         for path, limits in reversed(tuple(closure.caps.items())):  # children before what lets them through
+            if any(f"{one}/".startswith(f"{path}/") for one in begun):
+                continue  # its limits are its grant's; the next look sees to the others
             capping = self._outside.cap(path, limits)
             restored += [f"{path} {region}" for region in capping.restored]
             failed |= {region: failed.get(region, why) for region, why in capping.failed.items()}

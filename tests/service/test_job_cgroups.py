@@ -9,12 +9,13 @@ import pytest
 from service_builders import GIB, House, admin, until
 from service_world import DeathError
 from slurm_world import Scope, Site
-from test_kernel_tier import Dmem
+from test_kernel_tier import Dmem, Outside
 
 from nodeagent.domain.errors import NotAllowed, OutsideFault
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.slurm import Word
 from nodeagent.service.cgroup_effects import cgroup_in
+from nodeagent.service.closure import Closing
 from nodeagent.service.job_effects import Heirs, JobDmemEffect
 from nodeagent.service.means import Setting
 from nodeagent.service.proof import VramMeans
@@ -99,6 +100,22 @@ def test_a_directory_that_slurm_removed_is_there_for_the_next_step(site, scope, 
     assert site.house.ledger.lease(lease.id).state is LeaseState.ACTIVE
     assert site.epilog().word is Word.RELEASED
     assert not scope.directory().exists()
+
+
+def test_a_job_that_begins_during_a_look_is_not_closed(site, scope):
+    """The closure met its cgroup and knew of no lease there: what the grant wrote stays."""
+    house, outside = site.house, Outside()
+
+    def children(path: str) -> list[str]:
+        site.granted()
+        return [scope.path.split("/")[1]]
+
+    outside.children = children
+    closing = Closing(outside, scope.tree, house.ledger, house.survey)
+    closing.look([house.survey.found().pools[0].region])
+    assert outside.caps == {}
+    closing.again()
+    assert outside.caps != {}
 
 
 def test_nobody_is_signalled_while_slurm_runs_the_job(site, scope, children, stepds):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.wiring import instance
 
+from . import versions
 from .settings import USERS
 from .space import ENVIRONMENT, ROOT, Space, children
 
@@ -25,8 +26,8 @@ OCTETS = "Content-Type: application/octet-stream"
 CONFIG = "/etc/nodeagent/nodeagent.toml"
 READY_SECONDS = 60
 LIVE = "queued,preparing,active,lost,releasing"
-# Slurm 22.05 has no `--extra`. A simulated machine has no gres.conf of its own.
-SETTINGS = '[slurm]\nrequest_from = "comment"\ngres_conf = "/etc/slurm/gres.conf"\n'
+# A simulated machine has no gres.conf of its own.
+SETTINGS = f'[slurm]\nrequest_from = "{versions.FIELD}"\ngres_conf = "/etc/slurm/gres.conf"\n'
 
 
 class Place(Protocol):
@@ -90,6 +91,13 @@ class ServedAgent:
         """SIGKILL the whole agent, arbiter and worker."""
         self._signal(signal.SIGKILL)
         self._wait()
+
+    def lose_power(self) -> None:
+        """End all processes of the node, and what a boot does not keep: its cgroups, and what is in /run."""
+        self.node.space.run("kill", "-KILL", "--", "-1")
+        self._wait()
+        _remove(self.slice)
+        self.node.space.run("find", "/run/nodeagent", "-mindepth", "1", "-delete")
 
     def pause(self) -> None:
         """Hang the whole agent."""

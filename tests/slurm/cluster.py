@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import settings
+from . import settings, versions
 from .node import Node, running_node
 from .space import OWN_NET, ROOT, Space, space
 
@@ -26,8 +26,13 @@ SECONDS = 30
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare", "nsenter", "ip")
 IN_SERVICE = ("idle", "mixed", "allocated", "completing", "planned")
 # /etc and /usr/libexec with ours on top, an empty /run, and an address: the C library resolves nothing where
-# there are only loopback's own. Arguments: the cluster's directory, the address.
+# there are only loopback's own. Arguments: the cluster's directory, the address, the root of another Slurm.
+# That one's programs then lie over this machine's, which do with its newer C library; its plugins hide theirs
 HEAD = """
+if [ "$3" ]; then
+    mount -t overlay overlay -o "lowerdir=$3/usr:/usr" /usr
+    for plugins in "$3"/usr/lib/*/slurm*; do mount --bind "$plugins" "${plugins#"$3"}"; done
+fi
 hostname head
 ip link set lo up
 ip address add "$2/32" dev lo
@@ -136,7 +141,8 @@ def running_cluster(scripts: str = settings.OURS) -> Iterator[Cluster]:
         last.callback(shutil.rmtree, directory, ignore_errors=True)
         for name in ("ours", "log", "state", "spool"):
             (directory / name).mkdir(mode=0o755)
-        head = last.enter_context(space(HEAD, str(directory), settings.ADDRESS, own=OWN_NET))
+        arguments = (str(directory), settings.ADDRESS, versions.ROOT)
+        head = last.enter_context(space(HEAD, *arguments, own=OWN_NET))
         cluster = Cluster(head, directory)
         _write_settings(cluster, settings.slurm_conf(str(directory), scripts))
         _install_scripts(cluster)
@@ -170,5 +176,5 @@ def _install_scripts(cluster: Cluster) -> None:
     root = cluster.head.root
     subprocess.run(["make", "-s", "install-slurm", f"DESTDIR={root}"], cwd=ROOT, check=True)
     submit = (root / settings.SCRIPTS.lstrip("/") / "job_submit.lua.example").read_text()
-    # Slurm 22.05 has no `--extra`.
-    (root / "etc/slurm/job_submit.lua").write_text(submit.replace('field = "extra"', 'field = "comment"'))
+    lua = submit.replace('field = "extra"', f'field = "{versions.FIELD}"')
+    (root / "etc/slurm/job_submit.lua").write_text(lua)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,12 @@ class Lab:
         """Write the settings of Slurm's scripts on the node of GPUs."""
         lines = "".join(f"{key}={value}\n" for key, value in values.items())
         self.node.path(SCRIPT_SETTINGS).write_text(lines)
+
+    def new_boot(self) -> None:
+        """Have the node say that it was booted anew."""
+        boot = self.file()
+        boot.write_text(f"{uuid.uuid4()}\n")
+        self.node.space.run("mount", "--bind", str(boot), "/proc/sys/kernel/random/boot_id")
 
     def records(self) -> list[str]:
         """The scripts' own files on the node: verdicts, jobs let through, calls that nobody answered."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .settings import SCRIPTS, NodeSettings
-from .space import ROOT, Space, space
+from .space import ROOT, SECONDS, Space, space
 
+STARTED = "slurmd started on"
 # The first argument is the node's name.
 PLACES = """
 hostname "$1"
@@ -52,7 +54,8 @@ class Node:
 
     def log(self) -> str:
         """What slurmd has said."""
-        return (self.directory.parent / f"log/{self.name}.log").read_text()
+        log = self.directory.parent / f"log/{self.name}.log"
+        return log.read_text() if log.exists() else ""
 
     def script(self, name: str, environment: dict[str, str]) -> int:
         """Run one of Slurm's scripts as slurmd does, with nothing else in its environment; its exit code."""
@@ -63,8 +66,14 @@ class Node:
         """Whether one of Slurm's scripts runs now."""
         return self.space.run("pgrep", "-f", f"{SCRIPTS}/{script}$").returncode == 0
 
-    def start_slurmd(self) -> None:
-        self.space.daemon("slurmd", "-N", self.name)
+    def start_slurmd(self, *options: str) -> None:
+        """Start it; newer ones are in the background before they have read anything."""
+        seen = self.log().count(STARTED)
+        self.space.daemon("slurmd", "-N", self.name, *options)
+        deadline = time.monotonic() + SECONDS
+        while self.log().count(STARTED) == seen:
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
 
     def stop_slurmd(self, signal: str = "TERM") -> None:
         """Send slurmd a signal that ends it; the jobs' own daemons live on."""

@@ -79,6 +79,10 @@ MinJobAge=60
 {"".join(node.line() for node in NODES)}\
 PartitionName=main Nodes={GPU0.name},{CPU0.name} Default=YES
 PartitionName=pair Nodes={GPU0.name},{GPU1.name}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=cheap Nodes={GPU0.name} PreemptMode=CANCEL
+PartitionName=urgent Nodes={GPU0.name} PriorityTier=10
 """
 
 

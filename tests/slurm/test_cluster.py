@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .lab import Lab
+from .versions import VERSION
 
 pytestmark = pytest.mark.slurm
 
@@ -22,3 +23,10 @@ def test_a_batch_job_runs_until_it_is_cancelled(lab: Lab) -> None:
     assert task.environment["SLURM_SHARDS_ON_NODE"] == "2"
     lab.cluster.cancel(task.job)
     assert lab.cluster.queue() == {}
+
+
+def test_the_daemons_are_of_the_version_that_is_tested(lab: Lab) -> None:
+    """With SLURM_ROOT another Slurm answers than this machine's."""
+    shown = lab.cluster.slurm("scontrol", "show", "config").stdout
+    (line,) = (line for line in shown.splitlines() if line.startswith("SLURM_VERSION"))
+    assert line.partition("=")[2].strip().startswith(f"{VERSION[0]}.{VERSION[1]:02}.")

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from .lab import Lab
+from .versions import FIELD
 
 pytestmark = pytest.mark.slurm
 LEASES_OWN = ("GPULEASE_ID", "HSA_CU_MASK", "ROCR_VISIBLE_DEVICES")
@@ -85,7 +86,7 @@ def test_a_comment_is_only_text(lab: Lab) -> None:
     """Whatever a comment says, the job gets the shards that it asked for, and nothing of it is executed."""
     made = lab.file()
     texts = [text.replace("{file}", str(made)) for text in COMMENTS]
-    tasks = {text: lab.hold("--gres=shard:2", f"--comment={text}") for text in ("", *texts)}
+    tasks = {text: lab.hold("--gres=shard:2", f"--{FIELD}={text}") for text in ("", *texts)}
     parts = {text: lab.agent.lease(task.job)["slices"] for text, task in tasks.items()}
     got = {text: [(part["vram_bytes"], part["cu_count"]) for part in found] for text, found in parts.items()}
     assert got == dict.fromkeys(got, got[""])

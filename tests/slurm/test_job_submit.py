@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .lab import Lab
+from .versions import FIELD
 
 pytestmark = pytest.mark.slurm
 
@@ -13,11 +14,12 @@ HELD = ("--hold", "--nodelist=gpu0")
 HOSTILE = "gpulease:shards=8;$(touch /tmp/x)\n`id` '\" \x1b[31m gpulease:gpus"
 
 
-def comment(lab: Lab, job: str) -> str:
-    """The comment that a job has by now, as scontrol shows it."""
+def text_of(lab: Lab, job: str) -> str:
+    """The text with the word that a job has by now, as scontrol shows it."""
     shown = lab.cluster.slurm("scontrol", "show", "job", job).stdout
     lines = [line.strip() for line in shown.splitlines()]
-    return next((line.removeprefix("Comment=") for line in lines if line.startswith("Comment=")), "")
+    name = f"{FIELD.capitalize()}="
+    return next((line.removeprefix(name) for line in lines if line.startswith(name)), "")
 
 
 def update(lab: Lab, job: str, *changes: str, user: str = "alice") -> str:
@@ -37,13 +39,16 @@ def update(lab: Lab, job: str, *changes: str, user: str = "alice") -> str:
         (["--gpus-per-task=1", "--ntasks=2"], "gpulease:gpus"),
         (["--exclusive"], "gpulease:gpus"),
         ([], ""),
-        (["--gres=shard:2", "--comment=gpulease:cu=5%,vram=8G mine"], "gpulease:shards=2,vram=8G,cu=5% mine"),
+        (
+            ["--gres=shard:2", f"--{FIELD}=gpulease:cu=5%,vram=8G mine"],
+            "gpulease:shards=2,vram=8G,cu=5% mine",
+        ),
     ],
 )
 def test_the_word_is_what_slurm_charges_for(lab: Lab, options: list[str], word: str) -> None:
     """Each way to ask for GPUs, as this Slurm passes it on."""
     job = lab.cluster.sbatch("true", *HELD, *options)
-    assert comment(lab, job) == word
+    assert text_of(lab, job) == word
     lab.cluster.cancel(job)
 
 
@@ -53,20 +58,20 @@ def test_a_batch_jobs_environment_is_a_way_to_ask(lab: Lab) -> None:
     words = ("sbatch", "--parsable", "--output=/dev/null", *HELD, "--gres=shard:2")
     done = lab.cluster.slurm(*words, user="alice", input=script, env={"GPULEASE": "vram=4G"})
     job = done.stdout.strip()
-    assert comment(lab, job) == "gpulease:shards=2,vram=4G"
+    assert text_of(lab, job) == "gpulease:shards=2,vram=4G"
     lab.cluster.cancel(job)
 
 
 def test_a_user_forges_nothing_by_a_change(lab: Lab) -> None:
     """scontrol update of the comment: the word follows the size alone."""
-    job = lab.cluster.sbatch("true", *HELD, "--gres=shard:2", f"--comment={HOSTILE}")
-    before = comment(lab, job)
-    assert "error" in update(lab, job, "Comment=gpulease:cu=lots")  # 22.05's scontrol shows no reason
-    assert comment(lab, job) == before
+    job = lab.cluster.sbatch("true", *HELD, "--gres=shard:2", f"--{FIELD}={HOSTILE}")
+    before = text_of(lab, job)
+    assert "error" in update(lab, job, f"{FIELD}=gpulease:cu=lots")  # 22.05's scontrol shows no reason
+    assert text_of(lab, job) == before
     for text in ("gpulease:shards=8", HOSTILE.replace("\n", " "), "gpulease:gpus", "", "x gpulease:shards=8"):
-        update(lab, job, f"Comment={text}")
-        assert comment(lab, job).startswith("gpulease:shards=2")
-        assert comment(lab, job).count("gpulease:") == 1
+        update(lab, job, f"{FIELD}={text}")
+        assert text_of(lab, job).startswith("gpulease:shards=2")
+        assert text_of(lab, job).count("gpulease:") == 1
     lab.cluster.cancel(job)
 
 
@@ -86,7 +91,7 @@ def test_the_word_outruns_no_change_of_the_size(lab: Lab, changes: tuple[str, ..
     """Threat 3: whatever becomes of a change, the word is no more than what Slurm charges for."""
     job = lab.cluster.sbatch("true", *HELD, "--gres=shard:2")
     assert "error" in update(lab, job, *changes)
-    assert comment(lab, job) == "gpulease:shards=2"
+    assert text_of(lab, job) == "gpulease:shards=2"
     assert lab.cluster.job(job)["TresPerNode"] == "gres:shard:2"
     lab.cluster.cancel(job)
 
@@ -94,8 +99,8 @@ def test_the_word_outruns_no_change_of_the_size(lab: Lab, changes: tuple[str, ..
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--gres=shard:2", "--comment=gpulease:vram=much"], "write gpulease:vram=8G,cu=25%"),
-        (["--gres=gpu:1", "--comment=gpulease:vram=8G"], "ask for --gres=shard:N"),
+        (["--gres=shard:2", f"--{FIELD}=gpulease:vram=much"], "write gpulease:vram=8G,cu=25%"),
+        (["--gres=gpu:1", f"--{FIELD}=gpulease:vram=8G"], "ask for --gres=shard:N"),
         (["--gres=shard:7,shard:1"], "ask for shards once"),  # Slurm would charge for one
         (["--gres=shard:010"], "ask for shards as --gres=shard:N"),
     ],
@@ -114,7 +119,7 @@ def test_a_refusal_reaches_the_user(lab: Lab, options: list[str], why: str) -> N
 )
 def test_the_lease_is_what_was_paid_for(lab: Lab, said: str, cus: int, vram: int | None) -> None:
     """Threat 3: two of eight shards of an MI300X are two rows of CUs, whatever the comment claims."""
-    task = lab.hold("--gres=shard:2", f"--comment={said}")
+    task = lab.hold("--gres=shard:2", f"--{FIELD}={said}")
     lease = lab.agent.lease(task.job)
     assert lease is not None
     (piece,) = lease["slices"]

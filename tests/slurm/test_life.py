@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from .agent import ServedAgent
 from .lab import Lab
+from .settings import SHARDS
 
 pytestmark = pytest.mark.slurm
+GRAIN = 2 << 20
 
 
 def test_the_lease_ends_with_the_job(lab: Lab) -> None:
@@ -80,3 +85,46 @@ def test_the_agent_may_restart_under_a_job(lab: Lab) -> None:
     assert lab.agent.lease(task.job) == before
     lab.cluster.cancel(task.job)
     assert lab.agent.outcomes(task.job) == ["released"]
+
+
+@pytest.mark.parametrize(("partition", "then"), [("main", "PENDING"), ("cheap", None)])
+def test_a_preempted_job_leaves_its_gpus(lab: Lab, partition: str, then: str | None) -> None:
+    """Requeued or cancelled for one of a better partition: that one has its lease where the other's was."""
+    first = lab.hold("--gres=gpu:8", f"--partition={partition}", "--nodelist=gpu0")
+    urgent = lab.hold("--gres=gpu:8", "--partition=urgent", user="bob")
+    assert lab.cluster.queue().get(first.job) == then
+    assert lab.agent.outcomes(first.job) == ["released"]
+    (lease,) = lab.agent.leases()
+    assert lease["holder"]["id"] == urgent.job
+    assert len(lease["slices"]) == 8
+
+
+@pytest.mark.slow
+def test_a_job_whose_node_reboots_gets_another_lease(lab: Lab) -> None:
+    """No epilog comes for the run before: its lease ends with the boot, and the next run has its own."""
+    first = lab.hold("--gres=shard:2", "--requeue")
+    before = lab.agent.lease(first.job)
+    time.sleep(20)  # younger jobs slurmctld takes for not started yet
+    lab.agent.lose_power()
+    lab.new_boot()
+    lab.agent.start()
+    lab.node.start_slurmd("-b")
+    after = lab.cluster.until(lambda: lab.agent.lease(first.job), why=lab.why, seconds=120)
+    assert before and after["id"] > before["id"]
+    assert lab.agent.outcomes(first.job) == ["released"]
+
+
+def test_components_of_a_heterogeneous_job_have_a_lease_each(lab: Lab, fake: ServedAgent) -> None:
+    """One on each node, of the shards that the component asked for; each task has its own component's."""
+    files = [lab.file(), lab.file()]
+    common = ("--partition=pair", "--nodes=1")
+    first = (*common, "--nodelist=gpu0", "--gres=shard:2", str(lab.show), str(files[0]))
+    second = (*common, "--nodelist=gpu1", "--gres=shard:1", str(lab.show), str(files[1]))
+    done = lab.cluster.srun(*first, ":", *second)
+    assert done.returncode == 0, done.stderr + lab.why()
+    here, there = (lab.task(file) for file in files)
+    lab.cluster.ended()
+    for agent, task, shards in ((lab.agent, here, 2), (fake, there, 1)):
+        lease = agent.leases("released", after=int(task.environment["GPULEASE_ID"]) - 1)[0]
+        share = agent.device(lease["slices"][0]["device"])["grantable_bytes"] * shards // SHARDS
+        assert share - GRAIN <= lease["slices"][0]["vram_bytes"] <= share

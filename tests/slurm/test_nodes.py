@@ -7,6 +7,7 @@ import pytest
 from .agent import ServedAgent
 from .lab import Lab
 from .settings import SCRIPTS
+from .versions import FIELD
 
 pytestmark = pytest.mark.slurm
 
@@ -22,7 +23,7 @@ def test_each_node_gives_its_own_lease(lab: Lab, fake: ServedAgent) -> None:
 
 def test_one_node_that_refuses_fails_the_job(lab: Lab, fake: ServedAgent) -> None:
     """A job whose request fits the shards of one node only fails; both nodes stay and keep nothing."""
-    job = ("--partition=pair", "--nodes=2", "--gres=shard:1", "--comment=gpulease:vram=12G")
+    job = ("--partition=pair", "--nodes=2", "--gres=shard:1", f"--{FIELD}=gpulease:vram=12G")
     done = lab.cluster.srun(*job, "true")
     assert done.returncode != 0
     assert "gpulease: " in done.stdout

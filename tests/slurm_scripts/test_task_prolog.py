@@ -234,18 +234,18 @@ def test_a_forged_job_number_names_no_file(site: Site, agent: PlayedAgent) -> No
         assert b"SLURM_JOB_ID" not in agent.asked[-1].fields
 
 
-def test_the_cgroup_tells_the_job(site: Site, agent: PlayedAgent) -> None:
-    """Where Slurm has a cgroup for the job, its number counts: a component's variable names another."""
-    cgroup = site.top / "cgroup"
-    site.edit("task-prolog", "/proc/self/cgroup", str(cgroup))
+def test_the_title_of_its_parent_tells_the_job(site: Site, agent: PlayedAgent) -> None:
+    """The task is a fork of slurmstepd, whose title has the number: a component's variable names another."""
+    title = site.top / "title"
+    site.edit("task-prolog", "/proc/$PPID/cmdline", str(title))
     agent.play(EXPORTS)
-    for line, job in (
-        ("0::/system.slice/slurmstepd.scope/job_43/step_0/user/task_0", b"43"),
-        ("4:freezer:/slurm/uid_1000/job_44/step_batch", b"44"),
-        ("0::/gpu.slice/n0_slurmstepd.scope/s5K1KKYAYG5D00/step_0", b"42"),
-        ("0::/user.slice/job_45", b"42"),
+    for text, job in (
+        (b"slurmstepd: [43.0]\0\0", b"43"),
+        (b"slurmstepd: [44.batch]\0", b"44"),
+        (b"slurmstepd: [../x.0]\0", b"42"),
+        (b"/usr/bin/bash\0slurmstepd: [45.0]\0", b"42"),
     ):
-        cgroup.write_text(f"1:name=systemd:/\n{line}\n")
+        title.write_bytes(text)
         site.task()
         assert agent.asked[-1].fields[b"SLURM_JOB_ID"] == job
 

@@ -22,10 +22,14 @@ LIVE = "queued,preparing,active,lost,releasing"
 class Agent:
     """The service ``nodeagent``, as tests/rig/agent starts it."""
 
-    def leases(self) -> list[dict[str, Any]]:
-        """Those that have not ended."""
-        answer = Transport(SOCKET, timeout=60).call("GET", f"/v1/leases?state={LIVE}&limit=500")
-        found: list[dict[str, Any]] = json.loads(answer.body)["leases"]
+    def leases(self, state: str = LIVE) -> list[dict[str, Any]]:
+        """Those in these states; without any, those that have not ended."""
+        found: list[dict[str, Any]] = []
+        after = 0
+        while after is not None:
+            target = f"/v1/leases?state={state}&after={after}&limit=500"
+            page = json.loads(Transport(SOCKET, timeout=60).call("GET", target).body)
+            found, after = found + page["leases"], page["next"]
         return found
 
     def lease(self, job: str) -> dict[str, Any]:

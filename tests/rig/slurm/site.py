@@ -144,7 +144,7 @@ class Site:
             "/etc/slurm/gres.conf": "".join(map(_gres, self.files)),
             "/etc/slurm/cgroup.conf": CGROUP_CONF,
             "/etc/nodeagent/nodeagent.toml": AGENT_CONF,
-            "/etc/nodeagent/prolog.conf": "deadline=120\nepilog_wait=120\n",
+            "/etc/nodeagent/prolog.conf": "deadline=99\nepilog_wait=120\n",
         }
         for name, text in texts.items():
             Path(name).parent.mkdir(parents=True, exist_ok=True)
