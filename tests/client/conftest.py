@@ -115,6 +115,8 @@ class FakeAgent:
             return 200, {"name": "gpu01", "machine": "test", "version": "0.1.0", "ready": True}, {}
         if route == "/v1/devices":
             return 200, {"devices": self.devices, "next": None}, {}
+        if route.startswith("/v1/devices/"):
+            return 200, self.devices[0], {}
         if route == "/v1/events":
             after = int(re.search(r"after=(\d+)", target).group(1))
             return 200, {"events": [e for e in self.events if e["id"] > after], "next": after}, {}

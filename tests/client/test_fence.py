@@ -85,8 +85,6 @@ REFUSED = [
     ("--pid=host", "every process"),
     ("--pid host", "every process"),
     ("--pid=ns:/proc/1/ns/pid", "every process"),
-    ("--userns=keep-id", "not root's"),
-    ("--uidmap 0:1:2", "not root's"),
     ("--require ipc=private --ipc=host", "contradict"),
     ("--require ipc=private --ipc container:x", "contradict"),
     ("--cgroup-parent=/mine", "its lease's cgroup"),
@@ -108,7 +106,7 @@ REFUSED = [
     ("-l gpulease.lease=7", "the lease's"),
     ("--label=gpulease.ticket=x", "the lease's"),
 ]
-PODMANS = ("--cgroups", "--pod", "--uidmap")
+PODMANS = ("--cgroups", "--pod")
 
 ALLOWED = [
     "--privileged=false",

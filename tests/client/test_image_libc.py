@@ -33,6 +33,11 @@ def libc(files: dict[str, bytes], name: str | None = "prog", path: str | None = 
         (DEBIAN, "prog", "glibc-2.36"),
         ({**DEBIAN, LIBC: glibc(9)}, "prog", "glibc-2.9"),
         ({**DEBIAN, LIBC: b"nothing of it"}, "prog", "unknown"),
+        (
+            {**DEBIAN, LIBC: glibc(30) + b"(Debian GLIBC 2.31-13) stable release version 2.31."},
+            "prog",
+            "glibc-2.31",
+        ),
         ({"/bin/prog": program(LD), "/usr/lib64/libc.so.6": glibc(34)}, "prog", "glibc-2.34"),
         (ALPINE, "prog", "musl-1.2.5"),
         ({**ALPINE, MUSL: b"\x7fELF stripped"}, "prog", "musl"),

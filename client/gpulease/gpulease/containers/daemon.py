@@ -14,6 +14,7 @@ from gpulease.transport import Transport
 
 _DEFAULT = "unix:///var/run/docker.sock"
 _SECONDS = 10.0
+UNMAPPED = "in a user namespace the group of the GPU's nodes is nobody's, and no program could open them"
 
 
 class Daemon:
@@ -30,10 +31,7 @@ class Daemon:
         if "name=rootless" in names:
             raise BreaksFence(_rootless(self._path))
         if "name=userns" in names and line.last("--userns") != "host":
-            raise BreaksFence(
-                "this docker maps its containers' users (userns-remap), and in a user namespace the lease's "
-                "files are not root's: add --userns=host"
-            )
+            raise BreaksFence(f"this docker maps its containers' users: {UNMAPPED}; add --userns=host")
 
     def image(self, name: str) -> Optional[Mapping[str, Any]]:
         """What it says of an image; None of one that it does not have."""

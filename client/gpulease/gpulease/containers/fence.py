@@ -74,10 +74,6 @@ def _namespaces(line: CommandLine, wanted: Wanted) -> Iterator[str]:
     pid = line.last("--pid") or ""
     if pid == "host" or pid.startswith("ns:"):
         yield f"--pid={pid} shows the container every process of the node: leave it out"
-    for name in ("--userns", "--uidmap", "--gidmap", "--subuidname", "--subgidname"):
-        value = line.last(name)
-        if value not in (None, "", "host"):
-            yield f"{name}={value}: in a user namespace the lease's files are not root's: leave it out"
     ipc = line.last("--ipc") or ""
     if wanted.floor.get("ipc") == "private" and ipc not in ("", "private", "shareable", "none"):
         yield f"--ipc={ipc} and --require ipc=private contradict each other"

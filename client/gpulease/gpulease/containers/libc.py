@@ -2,7 +2,7 @@
 
 The rules: what the program names as its loader decides, a script's program being its interpreter; without a
 program to look at, what is in the standard directories counts, and glibc before musl, which Debian ships as a
-package. glibc's version is the highest ``GLIBC_2.N`` in its libc.so.6.
+package. glibc's version is what its libc.so.6 says, else the highest ``GLIBC_2.N`` in it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MACHINES = {"x86_64": 62, "aarch64": 183}  # elf.h: EM_X86_64, EM_AARCH64
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 _GLIBC = re.compile(rb"GLIBC_2\.([0-9]{1,3})(?![0-9])")
+_GLIBC_SAYS = re.compile(rb"release version 2\.([0-9]{1,3})[., ]")
 _MUSL = re.compile(rb"\0(1\.[0-9]{1,2}\.[0-9]{1,3})[\0-]")
 # They only start what they are given, and are often static where all else is not.
 _INITS = frozenset({"catatonit", "docker-init", "dumb-init", "tini", "tini-static"})
@@ -130,7 +131,7 @@ def _glibc(files: Files, machine: str) -> str:
     for directory in _directories(machine):
         library = files.read(f"{directory}/libc.so.6", LIBRARY_BYTES)
         if library:
-            minors = [int(one) for one in _GLIBC.findall(library)]
+            minors = [int(one) for one in _GLIBC_SAYS.findall(library) or _GLIBC.findall(library)]
             return f"glibc-2.{max(minors)}" if minors else UNKNOWN
     return UNKNOWN
 

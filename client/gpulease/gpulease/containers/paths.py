@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Optional
 
 _DRM_MAJOR = 226  # include/drm/drm_file.h
-_GPU_NODES = ("/dev/dri", "/dev/kfd")
+_KFD = "/dev/kfd"
+_GPU_NODES = ("/dev/dri", _KFD)
 # A container that has one of these, what is below it, or a directory above it, is not held.
 _NEVER = {
     "/dev/dri": "all of the node's GPUs",
@@ -43,18 +44,22 @@ def is_gpu_node(path: str) -> bool:
     names = list(_names(path))
     if any(_is_in(name, node) or _is_in(node, name) for name in names for node in _GPU_NODES):
         return True
-    with suppress(OSError, ValueError):
-        found = Path(path).stat()
-        return stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) in gpu_majors()
-    return False
+    number = _number(path)
+    return number is not None and (os.major(number) == _DRM_MAJOR or number == _number(_KFD))
 
 
 def gpu_majors() -> set[int]:
     """The major numbers of GPU devices; KFD's differs from boot to boot."""
-    found = {_DRM_MAJOR}
-    with suppress(OSError):
-        found.add(os.major(Path("/dev/kfd").stat().st_rdev))
-    return found
+    kfd = _number(_KFD)
+    return {_DRM_MAJOR} if kfd is None else {_DRM_MAJOR, os.major(kfd)}
+
+
+def _number(path: str) -> Optional[int]:
+    """The device that a character device file stands for."""
+    with suppress(OSError, ValueError):
+        found = Path(path).stat()
+        return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+    return None
 
 
 def _names(path: str) -> Iterator[str]:

@@ -11,13 +11,31 @@ from pathlib import PurePosixPath
 from typing import Optional
 
 from gpulease.client import Client
+from gpulease.containers.image import Image
+from gpulease.containers.libc import STATIC, UNKNOWN
 from gpulease.containers.placement import Mount, Placement
 from gpulease.containers.variables import PRELOAD
+from gpulease.errors import ImageUnfit
 from gpulease.models import Lease
 
 ANCHOR = {"kind": "cgroup"}
 CGROUPS = "--cgroups=disabled"
 _LIMITS = "GPULEASE_HOOK"
+
+
+def refuse_unheld(image: Image, floor: Mapping[str, str]) -> Optional[str]:
+    """What is to be said of an image whose programs do not load the hook, where nothing else may hold them.
+
+    The agent does not know: to it the lease is a cgroup's like any other.
+
+    Raises:
+        ImageUnfit: the hook is demanded.
+    """
+    if image.libc not in (STATIC, UNKNOWN):
+        return None
+    if "hook" in (floor.get("memory"), floor.get("compute")):
+        raise ImageUnfit(f"the hook is demanded, and the image's program cannot load it: {image}")
+    return f"note: the image's program may not load the hook ({image}): only a cgroup's limits hold it"
 
 
 def placement_of(client: Client, lease: Lease) -> Placement:

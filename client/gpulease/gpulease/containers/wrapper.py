@@ -121,7 +121,11 @@ class Wrapper:
         engine = Engine(line, self._environment, daemon)
         inspected = fetched(engine, line)
         image = examined(engine, line, inspected, cache_directory(self._environment))
-        return Order(line, asked, image, inspected.environment, is_rootless(line))
+        order = Order(line, asked, image, inspected.environment, is_rootless(line))
+        unheld = rootless.refuse_unheld(image, asked.floor) if order.rootless else None
+        if unheld:
+            self._say(unheld)
+        return order
 
     def _command(self, order: Order, lease: Lease) -> tuple[list[str], dict[str, str]]:
         """The engine's command line, and the environment of its client."""
