@@ -6,14 +6,15 @@ import os
 from pathlib import Path
 
 from nodeagent.adapters.cgroup_mount import MOUNTINFO, mounts
-from nodeagent.domain.docker_paths import CLOSED, CLOSED_TYPES, READ_ONLY, Trees
+from nodeagent.domain.docker_paths import CLOSED, CLOSED_TYPES, OPEN, READ_ONLY, Trees
 
 
-def trees(kept: tuple[str, ...] = (), mountinfo: Path = MOUNTINFO) -> Trees:
-    """The closed trees with every mount of such a kind, and the read-only ones with *kept*."""
+def trees(kept: tuple[str, ...] = (), opened: tuple[str, ...] = (), mountinfo: Path = MOUNTINFO) -> Trees:
+    """The closed trees with every mount of such a kind; the site's *kept* and *opened* ones beside ours."""
     mounted = (os.fspath(point) for point, kind, _ in mounts(mountinfo.read_bytes()) if kind in CLOSED_TYPES)
     return Trees(
         closed=tuple(dict.fromkeys((*CLOSED, *mounted))),
         read_only=(*READ_ONLY, *kept),
         resolve=os.path.realpath,
+        open=(*OPEN, *opened),
     )

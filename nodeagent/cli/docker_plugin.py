@@ -16,9 +16,11 @@ from nodeagent.service.docker_plugin import DockerPlugin
 DAEMON = Path("/etc/docker/daemon.json")
 
 
-def run(socket: Path, tickets: Path, *, keep: tuple[str, ...], buildkit: bool) -> None:
+def run(
+    socket: Path, tickets: Path, *, keep: tuple[str, ...], opened: tuple[str, ...], buildkit: bool
+) -> None:
     """Serve docker until SIGTERM; calls under way are answered first."""
-    plugin = DockerPlugin(Tickets(tickets), lambda: trees(keep), buildkit=buildkit)
+    plugin = DockerPlugin(Tickets(tickets), lambda: trees(keep, opened), buildkit=buildkit)
     with Server(listening(socket), plugin) as server:
 
         def stop(_signal: int, _frame: object) -> None:

@@ -45,11 +45,12 @@ CLOSED_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The node's trees, canonical paths all; *resolve* follows a path's symbolic links."""
+    """The node's trees, canonical paths all; *open* ones may lie in closed ones. *resolve* follows links."""
 
     closed: tuple[str, ...]
     read_only: tuple[str, ...]
     resolve: Callable[[str], str]
+    open: tuple[str, ...] = OPEN
 
     def why_not(self, source: str, *, read_only: bool) -> str | None:
         """Why *source* may not be bound; None where it may.
@@ -61,7 +62,7 @@ class Trees:
             return f"write the path {source[:80]!r} without `..`"
         path = canonical(source)
         for seen in dict.fromkeys((path, self.resolve(path))):
-            if any(within(seen, tree) for tree in OPEN):
+            if any(within(seen, tree) for tree in self.open):
                 continue
             if any(touch(seen, tree) for tree in self.closed):
                 return f"{source[:80]!r} is, contains or leads to devices or kernel interfaces of the node"

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,6 +158,22 @@ def test_connections_that_say_nothing_hold_up_nobody(path: Path) -> None:
 def test_the_socket_is_roots_alone(path: Path) -> None:
     """Others could ask what a ticket is worth."""
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.root
+def test_only_dockerd_is_answered(path: Path) -> None:
+    """Another user is not, even where the socket's file would let it in."""
+    with tempfile.TemporaryDirectory() as open_:
+        Path(open_).chmod(0o755)
+        door = Path(open_, "s")
+        door.hardlink_to(path)
+        door.chmod(0o666)
+        words = ["setpriv", "--reuid=54321", "--clear-groups", "curl", "-qsS", "--unix-socket", str(door)]
+        asked = ["-X", "POST", "http://plugin/Plugin.Activate"]
+        done = subprocess.run([*words, *asked], capture_output=True, text=True, check=False)
+        assert "authz" not in done.stdout
+        assert done.returncode not in (0, 7), done.stderr  # it connected, and nothing came back
+        assert ask(door, "/Plugin.Activate", None)
 
 
 def test_a_second_plugin_leaves_the_first(path: Path) -> None:

@@ -39,6 +39,15 @@ def test_links_are_followed_on_the_node(tmp_path: Path) -> None:
 
 def test_a_site_keeps_more_trees_of_its_own(tmp_path: Path) -> None:
     """docker's data may lie elsewhere: it is bound read-only at most."""
-    node = trees(("/srv/docker",))
+    node = trees(kept=("/srv/docker",))
     assert node.why_not("/srv/docker/volumes", read_only=False)
     assert node.why_not("/srv/docker/volumes", read_only=True) is None
+
+
+def test_a_site_opens_a_path_that_is_closed(tmp_path: Path) -> None:
+    """It alone, and not what a link of its name leads to."""
+    node = trees(opened=("/run/docker.sock", f"{tmp_path}/link"))
+    assert node.why_not("/run/docker.sock", read_only=False) is None
+    assert node.why_not("/run", read_only=True)
+    (tmp_path / "link").symlink_to("/dev")
+    assert node.why_not(f"{tmp_path}/link", read_only=False)

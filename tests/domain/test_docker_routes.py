@@ -95,6 +95,9 @@ def test_calls_that_can_reach_a_gpu_are_judged(path: str, call: Call) -> None:
     POST /containers/../containers/create
     POST /containers/%2e%2e/create
     POST /containers//create
+    POST /images/../containers/create/push
+    POST /images//x/tag
+    DELETE /images/./x
     POST /containers/create/
     POST /v1.41/v1.41/containers/create
     POST /v1.41.2/containers/create
