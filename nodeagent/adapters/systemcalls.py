@@ -116,6 +116,24 @@ def getsockopt(descriptor: int, level: int, option: int, size: int) -> bytes:
     return buffer.raw[: length.value]
 
 
+def inotify_init1(flags: int) -> int:
+    """A queue of events. Raises `OSError`."""
+    descriptor: int = _libc.inotify_init1(ctypes.c_int(flags))
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return descriptor
+
+
+def inotify_add_watch(descriptor: int, path: str, mask: int) -> int:
+    """Have events of *path* in the queue; the watch, the same for the same file. Raises `OSError` with it."""
+    watch: int = _libc.inotify_add_watch(ctypes.c_int(descriptor), os.fsencode(path), ctypes.c_uint32(mask))
+    if watch < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return watch
+
+
 def mount(source: str, target: Path, kind: str, flags: int, options: str) -> None:
     """Mount a file system of *kind* on the directory *target*. Raises `OSError` with its path."""
     words = (source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())

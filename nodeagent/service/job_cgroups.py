@@ -9,7 +9,7 @@ from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import CGROUP, DMEM, OCCUPANTS
-from nodeagent.service.effects import Done, Effect, Evidence, record
+from nodeagent.service.effects import Arguments, Done, Effect, Evidence, record
 from nodeagent.service.job_effects import in_job
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.shared_memory import IPC
@@ -22,13 +22,25 @@ class JobCgroups:
         self._ledger = ledger
         self._effects = {kind: effects[kind] for kind in (CGROUP, DMEM) if kind in effects}
         self._locks = locks
+        self._scopes: frozenset[str] = frozenset()
 
-    def look(self) -> None:
-        """Keep every active lease. What fails of one is raised when all had their turn."""
+    def scopes(self) -> frozenset[str]:
+        """The cgroups in which Slurm makes those of the jobs that the last whole look found."""
+        return self._scopes
+
+    def look(self, names: frozenset[str] | None = None) -> None:
+        """Keep every active lease, or those of the cgroups with *names*.
+
+        What fails of one is raised when all had their turn.
+        """
         faults: list[Exception] = []
         active = {lease.id: lease for lease in self._ledger.live(LeaseState.ACTIVE) if lease.cgroup}
         made = self._ledger.journals(active, (CGROUP,))
-        jobs = [lease for lease, journal in made.items() if any(in_job(one.arguments) for one in journal)]
+        jobs = {lease: told for lease, journal in made.items() if (told := _home(journal)) is not None}
+        if names is None:
+            self._scopes = frozenset(str(told["parent"]) for told in jobs.values())
+        else:
+            jobs = {lease: told for lease, told in jobs.items() if names & {told["name"], *told["also"]}}
         for lease, journal in self._ledger.journals(jobs).items():
             try:
                 self._keep(active[lease], journal)
@@ -76,3 +88,8 @@ class JobCgroups:
             pass
         applied = {**evidence, **effect.apply(one.arguments)}
         return {**applied, **effect.verify(one.arguments, applied)}
+
+
+def _home(journal: Sequence[EffectRecord]) -> Arguments | None:
+    """What is on record of the job's cgroup, if the lease is held by that."""
+    return next((one.arguments for one in journal if in_job(one.arguments)), None)

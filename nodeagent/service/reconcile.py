@@ -28,8 +28,7 @@ from nodeagent.service.differences import Differences
 from nodeagent.service.grant import Granter
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
-from nodeagent.service.uevents import Uevents
-from nodeagent.service.vigil import Vigil
+from nodeagent.service.vigil import Listener, Vigil
 
 log = structlog.get_logger()
 
@@ -67,7 +66,7 @@ class Reconciler:
         periods: Periods = Periods(),
         beat: Callable[[], None] = lambda: None,
         looks: Mapping[str, Callable[[], None]] = {},
-        uevents: Uevents | None = None,
+        listeners: Mapping[str, Listener] = {},
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -83,8 +82,8 @@ class Reconciler:
         self._wake = threading.Event()
         self._stop = False
         self._thread: threading.Thread | None = None
-        self._uevents = uevents
-        self._vigil = Vigil(self.wake, tree, uevents)
+        self._listeners = dict(listeners)  # by name; what they heard is done in this order
+        self._vigil = Vigil(self.wake, tree, self._listeners)
         self._last_ns: dict[str, int] = {}
         self._failing: dict[tuple[str, int], str] = {}  # step, and lease or 0
 
@@ -114,9 +113,9 @@ class Reconciler:
 
     def run_once(self) -> None:
         """One look at everything. A fault in one part does not keep the others from their turn."""
-        if self._uevents is not None:
-            # First: a lease of a device that was reset is lost, whatever else befell it.
-            self._guarded(self._uevents.act, "uevents")
+        # First: a lease of a device that was reset is lost, whatever else befell it.
+        for name, listener in self._listeners.items():
+            self._guarded(listener.act, name)
         if self._due("look", self._periods.look):
             # What no change of the ledger announces.
             for look in (self._topology, self._compare, self._drains):

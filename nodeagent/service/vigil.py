@@ -1,26 +1,41 @@
-"""What is watched: the kernel's events, and one holder a lease, in step with the leases that are active."""
+"""What is watched: sources of news, and one holder a lease, in step with the leases that are active."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.processes import alive, pidfd_open
 from nodeagent.adapters.watch import Watcher
 from nodeagent.domain.lease import Anchor, Lease
-from nodeagent.service.uevents import Uevents
+
+
+class Listener(Protocol):
+    """A source of news, and what comes of them."""
+
+    def open(self) -> int | None:
+        """Begin to listen: the descriptor to poll, or None where nothing is to be heard."""
+
+    def hear(self) -> bool | None:
+        """Take what has come; whether there is something to do. None: nothing will ever come again."""
+
+    def act(self) -> None:
+        """Do what was heard of."""
+
+    def close(self) -> None: ...
 
 
 class Vigil:
     """Registers each anchor once; its end only wakes the reconciler, which looks itself."""
 
     def __init__(
-        self, wake: Callable[[], None], tree: CgroupTree | None, uevents: Uevents | None = None
+        self, wake: Callable[[], None], tree: CgroupTree | None, listeners: Mapping[str, Listener] = {}
     ) -> None:
         self._wake = wake
         self._tree = tree
-        self._uevents = uevents
+        self._listeners = listeners
         self._watcher: Watcher | None = None
         self._watched: dict[int, Anchor] = {}
 
@@ -28,15 +43,16 @@ class Vigil:
         """Open the watcher's descriptors: after the last fork, which would share them."""
         self._watcher = Watcher(self._wake)
         self._watcher.start()
-        descriptor = self._uevents.open() if self._uevents else None
-        if self._uevents is not None and descriptor is not None:
-            self._watcher.add_source("uevents", descriptor, self._uevents.hear)
+        for name, listener in self._listeners.items():
+            descriptor = listener.open()
+            if descriptor is not None:
+                self._watcher.add_source(name, descriptor, listener.hear)
 
     def stop(self) -> None:
         if self._watcher is not None:
             self._watcher.stop()
-        if self._uevents is not None:
-            self._uevents.close()
+        for listener in self._listeners.values():
+            listener.close()
 
     def keep(self, leases: Sequence[Lease]) -> None:
         """Watch exactly *leases*; an anchor that is gone already is left to the reconciler's look."""

@@ -178,7 +178,7 @@ def build_reconciler(
         base.tree,
         periods,
         looks={**tiers.looks, **jobs.looks},
-        uevents=uevents,
+        listeners={**({"uevents": uevents} if uevents else {}), **jobs.listeners},
     )
 
 

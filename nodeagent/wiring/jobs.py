@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nodeagent import config as settings
 from nodeagent.adapters.cgroup import CgroupTree
+from nodeagent.adapters.inotify import Inotify
 from nodeagent.adapters.slurm import job_scope
 from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.adapters.spool import SpoolFiles
@@ -18,6 +19,7 @@ from nodeagent.domain.slurm import Job
 from nodeagent.service.effects import Effect
 from nodeagent.service.epilog import Epilog
 from nodeagent.service.job_cgroups import JobCgroups
+from nodeagent.service.job_events import JobEvents
 from nodeagent.service.job_leases import JobLeases
 from nodeagent.service.orders import NamedCgroup
 from nodeagent.service.prolog import Prolog
@@ -25,16 +27,18 @@ from nodeagent.service.readiness import Doubts, Readiness
 from nodeagent.service.slurm import Slurm, SlurmParts
 from nodeagent.service.spool import Spool
 from nodeagent.service.tasks import Tasks
+from nodeagent.service.vigil import Listener
 from nodeagent.wiring.leases import Base, Leases
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """*looks* is what the reconciler does for jobs at every look."""
+    """*looks* is what the reconciler does for jobs at every look, *listeners* what wakes it for them."""
 
     slurm: Slurm
     readiness: Readiness
     looks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    listeners: Mapping[str, Listener] = field(default_factory=dict)
 
 
 def build_jobs(
@@ -67,8 +71,12 @@ def build_jobs(
         spool.gave_up,
     )
     tasks = Tasks(base.ledger, base.tree, of_jobs, cgroups, leases.attacher, partial(_constrained, conf))
-    looks = {"spool": spool.look, "job cgroups": cgroups.look}
-    return Jobs(Slurm(SlurmParts(prolog, epilog, tasks, readiness)), readiness, looks)
+    slurm = Slurm(SlurmParts(prolog, epilog, tasks, readiness))
+    if base.tree is None:
+        return Jobs(slurm, readiness, {"spool": spool.look})
+    events = JobEvents(Inotify(), base.tree, cgroups)
+    looks = {"spool": spool.look, "job cgroups": events.look}
+    return Jobs(slurm, readiness, looks, {"job events": events})
 
 
 def _gres(conf: SlurmConf) -> Callable[[Job, Inventory], Gres | None]:

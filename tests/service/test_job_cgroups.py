@@ -11,14 +11,17 @@ from service_world import DeathError
 from slurm_world import Scope, Site
 from test_kernel_tier import Dmem, Outside
 
+from nodeagent.adapters.inotify import Made
 from nodeagent.domain.errors import NotAllowed, OutsideFault
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.slurm import Word
 from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.closure import Closing
 from nodeagent.service.job_effects import Heirs, JobDmemEffect
+from nodeagent.service.job_events import JobEvents
 from nodeagent.service.means import Setting
 from nodeagent.service.proof import VramMeans
+from nodeagent.service.reconcile import Periods
 
 pytestmark = [pytest.mark.cgroup2, pytest.mark.root]
 
@@ -100,6 +103,40 @@ def test_a_directory_that_slurm_removed_is_there_for_the_next_step(site, scope, 
     assert site.house.ledger.lease(lease.id).state is LeaseState.ACTIVE
     assert site.epilog().word is Word.RELEASED
     assert not scope.directory().exists()
+
+
+def test_a_directory_that_slurm_makes_anew_is_heard_of(build, tree, scope, children):
+    """Its limits do not wait for the next look, which is an hour away here."""
+    site = Site(build(tree=tree, timeout=20, periods=Periods(look=3600, pause=0)))
+    site.house.reconciler.start()
+    try:
+        lease = site.granted()
+        site.house.jobs.looks["job cgroups"]()  # listens in the scope
+        before = where(site, lease)
+        scope.directory().rmdir()
+        scope.step(children.sleeper().pid)
+        until(lambda: where(site, lease)[1] == scope.directory().stat().st_ino)
+        assert where(site, lease) != before
+    finally:
+        site.house.reconciler.stop()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_only_the_jobs_that_were_heard_of_are_looked_at(site, scope, lost):
+    """A directory of another name costs nothing; after lost events every job is looked at."""
+
+    class Source:
+        def read(self) -> Made:
+            return Made(frozenset({"job_43"}), lost)
+
+    lease = site.granted()
+    events = JobEvents(Source(), scope.tree, site.house.agent.slurm._parts.tasks._cgroups)
+    before = where(site, lease)
+    scope.directory().rmdir()
+    assert events.hear()
+    events.act()
+    assert (where(site, lease) != before) is lost
+    events.act()
 
 
 def test_a_job_that_begins_during_a_look_is_not_closed(site, scope):

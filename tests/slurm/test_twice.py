@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .lab import Lab, Task
+from .versions import FIELD
 
 pytestmark = pytest.mark.slurm
 
@@ -17,7 +18,8 @@ def again(lab: Lab, script: str, task: Task) -> int:
         "SLURM_JOB_GID": task.environment["SLURM_JOB_GID"],
         "SLURM_JOB_GPUS": "0",
         "SLURM_JOB_RESTART_COUNT": "0",
-        "SLURM_JOB_COMMENT": "gpulease:shards=2",
+        "SLURM_JOB_START_TIME": task.environment.get("SLURM_JOB_START_TIME", ""),  # from 23.02 on
+        f"SLURM_JOB_{FIELD.upper()}": "gpulease:shards=2",
         "SLURMD_NODENAME": "gpu0",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
     }

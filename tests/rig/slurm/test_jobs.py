@@ -131,8 +131,8 @@ def test_who_holds_no_job_gets_nothing(site, agent, gpus, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_thousand_short_jobs_leave_nothing(site, agent) -> None:
-    """Eight at once, each with a lease of its own that is released: no cgroup, no drained node."""
-    options = ("--output=/dev/null", "--gres=shard:1", "--extra=gpulease:shards=1", "--array=1-1000%8")
+    """Three at once, each with a lease of its own that is released: no cgroup, no drained node."""
+    options = ("--output=/dev/null", "--gres=shard:1", "--extra=gpulease:shards=1", "--array=1-1000%3")
     command(*as_user("sbatch", *options, "--wrap=true"))
     while site.jobs():
         assert site.state() != "drained", site.trouble()
