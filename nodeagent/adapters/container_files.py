@@ -18,6 +18,7 @@ from typing import Any
 from nodeagent.adapters.hook_space import make_own
 from nodeagent.adapters.hook_usage import fresh
 from nodeagent.adapters.replacing import faults_of, replace
+from nodeagent.domain.container import is_id
 from nodeagent.domain.errors import OutsideFault
 
 NOTES, TICKETS = Path("/run/nodeagent/containers"), Path("/run/nodeagent/tickets")
@@ -78,6 +79,19 @@ class ContainerFiles:
             if _DIGEST.fullmatch(digest):
                 content = json.dumps({"container": container}).encode()
                 replace(self._tickets / f"{digest}{BOUND}", content, 0o600)
+
+    def bound(self, lease: int) -> str | None:
+        """The container that the ticket was spent on, as the plugin or `bind` says; None: nobody said."""
+        with faults_of(self._tickets):
+            digest = _read(self.note(lease).with_name(_TICKET))
+            said = _read(self._tickets / f"{digest}{BOUND}") if _DIGEST.fullmatch(digest) else ""
+        try:
+            match json.loads(said or "{}"):
+                case {"container": str(container)} if is_id(container):
+                    return container
+        except ValueError:
+            pass
+        return None
 
     def leases(self) -> frozenset[int]:
         """Those that have files. Raises OutsideFault."""

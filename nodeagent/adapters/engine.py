@@ -187,4 +187,6 @@ def _seen(told: object) -> Seen | None:
     names, labels = told.get("Names"), told.get("Labels")
     named = tuple(bare for name in names or () if is_name(bare := str(name).removeprefix("/")))
     labelled = {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
-    return Seen(told["Id"], named, str(told.get("State")).lower(), labelled)
+    made = told.get("Created")
+    created = made if isinstance(made, int) else 0
+    return Seen(told["Id"], named, str(told.get("State")).lower(), labelled, created)

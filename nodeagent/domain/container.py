@@ -61,6 +61,7 @@ class Seen:
     names: tuple[str, ...]
     status: str
     labels: Mapping[str, str]
+    created: int = 0  # seconds of the engine's own clock
 
     @property
     def running(self) -> bool:
@@ -132,3 +133,31 @@ def cgroup_parent(driver: str, version: str, path: str) -> str | None:
     if version != "2":
         return None
     return path.rpartition("/")[2] if driver == "systemd" else path
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What is known of the container of a lease, bound or not.
+
+    *populated*: somebody is in the lease's own cgroup. *asker_ended*: why who took the lease can start none
+    any more. *none_has_its_ticket*: its engine said so after that; False also where it does not answer.
+    """
+
+    life: Life
+    populated: bool = False
+    asker_ended: str | None = None
+    none_has_its_ticket: bool = False
+
+
+def over(held: Container, sighting: Sighting, *, armed: bool) -> str | None:
+    """Why the container of a lease is over, or None while it may be there.
+
+    An engine that is down is no container's end, and who is in the lease's cgroup counts more than its word.
+    """
+    if sighting.populated:
+        return None
+    if held.id is not None:
+        return f"container {held.id[:12]} ended" if sighting.life is Life.ENDED else None
+    if armed:
+        return "its cgroup is empty"
+    return sighting.asker_ended if sighting.none_has_its_ticket else None

@@ -133,13 +133,14 @@ class Queries(ABC):
         uid: int | None = None,
         device: str | None = None,
         holder: tuple[HolderKind, str] | None = None,
+        also: Collection[int] = (),
         since: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
         """At most *limit* leases of ids above *after*, which is the cursor, lowest first.
 
-        *since*: wall-clock seconds; only those created then or later.
+        *since*: wall-clock seconds; only those created then or later. *also*: ids that count as *holder*'s.
         """
         wanted: list[ColumnElement[bool]] = [leases.c.id > after]
         if state is not None:
@@ -149,7 +150,8 @@ class Queries(ABC):
         if device is not None:
             wanted.append(exists().where(slices.c.lease == leases.c.id, slices.c.device == device))
         if holder is not None:
-            wanted.append(and_(leases.c.holder_kind == holder[0], leases.c.holder_id == holder[1]))
+            held = and_(leases.c.holder_kind == holder[0], leases.c.holder_id == holder[1])
+            wanted.append(or_(held, leases.c.id.in_(also)) if also else held)
         if since is not None:
             wanted.append(leases.c.created_at >= since)
         return self._read_leases(_leases().where(*wanted).limit(_bounded(limit)))

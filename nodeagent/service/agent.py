@@ -52,7 +52,8 @@ class AgentParts:
     identity: Identity
     told: Callable[[int], Told | None]
     left: Callable[[Lease], Left] | None
-    containers: ContainerViews | None
+    views: ContainerViews
+    container_leases: Callable[[str], Collection[int]]
     tiers: Callable[[], tuple[Tier, ...]]
     unready: Callable[[], str | None]
     slurm: Slurm
@@ -128,8 +129,7 @@ class Agent:
         *ticket*: with that, which is for the request alone that the lease was taken by. The name of its CDI
         device is for whoever may use the lease.
         """
-        views = self._parts.containers
-        return None if views is None else views.of(lease, ticket=ticket, cdi=owns(caller, lease))
+        return self._parts.views.of(lease, ticket=ticket, cdi=owns(caller, lease))
 
     def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease once it has left a passing state, or as it is after *seconds*."""
@@ -152,9 +152,21 @@ class Agent:
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
-        """Leases by id, ascending; the last id is the cursor for *after*."""
+        """Leases by id, ascending; the last id is the cursor for *after*.
+
+        Those of the *holder* ``docker:NAME`` are also those that the container of that name, or id, is bound to.
+        """
+        docker = holder is not None and holder[0] is HolderKind.DOCKER
+        also = self._parts.container_leases(holder[1]) if docker and holder else ()
         return self._parts.ledger.leases(
-            state=state, uid=uid, device=device, holder=holder, since=since, after=after, limit=limit
+            state=state,
+            uid=uid,
+            device=device,
+            holder=holder,
+            also=also,
+            since=since,
+            after=after,
+            limit=limit,
         )
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:

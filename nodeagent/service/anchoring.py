@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.processes import alive, leads_its_group, start_time_of, uids_of
 from nodeagent.domain.clock import SECOND_NS, Clock
-from nodeagent.domain.container import Container
+from nodeagent.domain.container import Container, Life, Sighting, over
 from nodeagent.domain.errors import InvalidField, NotAllowed
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease
-from nodeagent.service.engines import Engines
+from nodeagent.service.bearers import Bearers
 from nodeagent.service.orders import AnchorOrder, Caller
 
 
@@ -28,12 +28,12 @@ class Anchors:
     """Makes anchors and looks whether they still hold."""
 
     def __init__(
-        self, limits: AnchorLimits, clock: Clock, tree: CgroupTree | None, engines: Engines | None = None
+        self, limits: AnchorLimits, clock: Clock, tree: CgroupTree | None, bearers: Bearers | None = None
     ) -> None:
         self._limits = limits
         self._clock = clock
         self._tree = tree
-        self._engines = engines  # None: no lease is a container's
+        self._bearers = bearers  # None: no lease is a container's
 
     def open(self, wish: AnchorOrder, caller: Caller) -> Anchor:
         """The anchor for a new lease.
@@ -97,12 +97,12 @@ class Anchors:
         anchor, now = lease.anchor, self._clock.boot_ns()
         if lease.boot_id != self._clock.boot_id:
             return "the node was rebooted"
-        if not anchor.armed and self._entered(anchor):
+        if not anchor.armed and self.seen_alive(anchor):
             return None
         if anchor.deadline_ns is not None and now >= anchor.deadline_ns:
             return "its time is up" if anchor.armed else "nothing entered it before its start deadline"
         if anchor.container is not None:
-            return self._container_dead(anchor)
+            return self._container_over(lease, anchor.container)
         if not anchor.armed:
             return self._process_dead(anchor)
         looks: dict[AnchorKind, Callable[[Anchor], str | None]] = {
@@ -112,10 +112,18 @@ class Anchors:
         look = looks.get(anchor.kind)
         return look(anchor) if look else None
 
+    def seen_alive(self, anchor: Anchor) -> bool:
+        """Whether somebody is in, or its container runs, though nobody wrote it down yet."""
+        return self._entered(anchor) or self._runs(anchor)
+
     def _entered(self, anchor: Anchor) -> bool:
         """Whether somebody is in, though nobody wrote it down: an agent that died, or a restored backup."""
         known = self._tree is not None and anchor.cgroup is not None and anchor.inode is not None
         return known and self._cgroup_dead(anchor) is None
+
+    def _runs(self, anchor: Anchor) -> bool:
+        held, bearers = anchor.container, self._bearers
+        return held is not None and bearers is not None and bearers.engines.life(held) is Life.ALIVE
 
     def _process_dead(self, anchor: Anchor) -> str | None:
         if anchor.pid and anchor.start_time is not None and not alive(anchor.pid, anchor.start_time):
@@ -146,14 +154,23 @@ class Anchors:
             deadline_ns=limit and self._in(limit),
         )
 
-    def _container_dead(self, anchor: Anchor) -> str | None:
-        return self._process_dead(anchor) or (self._cgroup_dead(anchor) if anchor.armed else None)
+    def _container_over(self, lease: Lease, held: Container) -> str | None:
+        anchor, ended = lease.anchor, self._process_dead(lease.anchor)
+        if self._bearers is None:  # turned off since
+            return ended or (self._cgroup_dead(anchor) if anchor.armed else None)
+        sighting = Sighting(
+            self._bearers.engines.life(held),
+            self._entered(anchor),
+            ended,
+            ended is not None and held.id is None and self._bearers.none(lease),
+        )
+        return over(held, sighting, armed=anchor.armed)
 
     def _of_container(self, container: Container, caller: Caller, limit: int | None) -> Anchor:
         """Until one is bound the lease also ends with who asked, unless it said how long that may take."""
-        if self._engines is None:
+        if self._bearers is None:
             raise InvalidField("anchor.kind", "no lease is a container's here: turned off by docker.enabled")
-        self._engines.ask(container.engine)
+        self._bearers.engines.ask(container.engine)
         patient = container.start_seconds is not None
         return Anchor(
             AnchorKind.CONTAINER,

@@ -9,7 +9,7 @@ from typing import Protocol
 from nodeagent.adapters.container_files import ContainerFiles
 from nodeagent.adapters.tickets import Tickets, digest
 from nodeagent.domain import container
-from nodeagent.domain.container import Engine
+from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Hold
@@ -27,6 +27,12 @@ class Parents(Protocol):
 
     def parent(self, engine: Engine, path: str) -> str | None:
         """Its ``--cgroup-parent`` for a container in the cgroup *path*; None: it cannot lie there."""
+
+
+class Ending(Protocol):
+    """How containers end: see `stopping`."""
+
+    def advance(self, lease: int, held: Container | None, *, in_cgroup: bool) -> Evidence | Pending: ...
 
 
 class ContainerDoor:
@@ -63,14 +69,24 @@ class ContainerDoor:
 class ContainerEffect:
     """The note and the ticket of a lease's container, and what its engine is to be told to start it.
 
-    *root* is where the node's device files are below.
+    *root* is where the node's device files are below; *bound* says which container is a lease's.
     """
 
-    def __init__(self, files: ContainerFiles, tickets: Tickets, parents: Parents, root: Path) -> None:
+    def __init__(
+        self,
+        files: ContainerFiles,
+        tickets: Tickets,
+        parents: Parents,
+        root: Path,
+        stopping: Ending,
+        bound: Callable[[int], Container | None],
+    ) -> None:
         self._files = files
         self._tickets = tickets
         self._parents = parents
         self._root = root
+        self._stopping = stopping
+        self._bound = bound
 
     def apply(self, arguments: Arguments) -> Evidence:
         if why := self._files.unavailable():
@@ -106,8 +122,11 @@ class ContainerEffect:
         return {"cgroup_parent": parent, "devices": devices, "groups": groups, "ticket": said}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
-        self._files.remove(int(arguments["lease"]))
-        return {"removed": True}
+        """What is to be mounted goes first: so no engine starts a container that is being ended."""
+        lease = int(arguments["lease"])
+        self._files.remove(lease)
+        in_cgroup = evidence.get("cgroup_parent") is not None
+        return self._stopping.advance(lease, self._bound(lease), in_cgroup=in_cgroup)
 
     def _devices(self, minors: Sequence[int]) -> list[dict[str, str]]:
         inside = ["/dev/kfd", *(f"/dev/dri/renderD{minor:d}" for minor in minors)]

@@ -12,12 +12,14 @@ from typing import Protocol
 
 import structlog
 
-from nodeagent.adapters.engine import EngineInfo
-from nodeagent.domain.clock import Clock
+from nodeagent.adapters.engine import EngineInfo, Running
+from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.container import Container, Engine, Life, Seen, cgroup_parent, life_of
 from nodeagent.domain.errors import OutsideFault
 
 log = structlog.get_logger()
+PATIENCE_NS = 2 * SECOND_NS
+RESTART_NS = 15 * SECOND_NS
 
 
 class Source(Protocol):
@@ -26,6 +28,12 @@ class Source(Protocol):
     def info(self) -> EngineInfo: ...
 
     def containers(self) -> tuple[Seen, ...]: ...
+
+    def running(self, container: str) -> Running | None: ...
+
+    def stop(self, container: str, seconds: int) -> None: ...
+
+    def kill(self, container: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class Engines:
         self._likely = EngineInfo("systemd" if systemd else "cgroupfs", "2" if unified else "1")
         self._infos: dict[Engine, EngineInfo] = {}
         self._sights: dict[Engine, Sight | None] = {}
+        self._ended_ns: dict[str, int] = {}  # since when a container that restarts is seen to have ended
+        self._failed_ns: dict[Engine, int] = {}  # when it last did not answer
         self._lock = threading.Lock()
 
     def ask(self, engine: Engine) -> None:
@@ -79,7 +89,23 @@ class Engines:
                 self._note_fault(engine, fault)
         with self._lock:
             self._sights[engine] = sight
+            if sight is None:
+                self._failed_ns[engine] = at_ns
+            else:
+                self._failed_ns.pop(engine, None)
         return sight
+
+    def look_again(self, engine: Engine) -> Sight | None:
+        """As `look`, but not at once after one that was not answered: it may take two seconds."""
+        with self._lock:
+            failed_ns = self._failed_ns.get(engine)
+        if failed_ns is not None and self._clock.boot_ns() - failed_ns < PATIENCE_NS:
+            return None
+        return self.look(engine)
+
+    def source(self, engine: Engine) -> Source | None:
+        """Its API; None: it has none, or is not looked at here."""
+        return self._sources.get(engine)
 
     def sight(self, engine: Engine) -> Sight | None:
         """The last look at *engine*; None where it did not answer then, or was never looked at."""
@@ -91,7 +117,19 @@ class Engines:
         sight = self.sight(held.engine)
         if sight is None or held.id is None:
             return Life.UNKNOWN
-        return life_of(sight.containers.get(held.id), restarts=held.restarts)
+        seen = sight.containers.get(held.id)
+        life = life_of(seen, restarts=held.restarts)
+        if life is Life.ENDED and held.restarts and seen is not None:
+            return life if self._stays_ended(held.id) else Life.ALIVE
+        with self._lock:
+            self._ended_ns.pop(held.id, None)
+        return life
+
+    def _stays_ended(self, container: str) -> bool:
+        """Whether its engine has had the time to start it again, as after its own restart."""
+        now = self._clock.boot_ns()
+        with self._lock:
+            return now - self._ended_ns.setdefault(container, now) >= RESTART_NS
 
     def _info(self, engine: Engine) -> EngineInfo:
         return self._infos.get(engine, self._likely)

@@ -1,22 +1,26 @@
-"""Builds what leases of containers need: the engines, their files, their tickets."""
+"""Builds what leases of containers need: the engines and their watches, their files, their tickets."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent import config as settings
 from nodeagent.adapters.cgroup import CgroupTree
-from nodeagent.adapters.container_files import ContainerFiles
+from nodeagent.adapters.container_files import NOTES, TICKETS, ContainerFiles
+from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.engine import EngineSocket
 from nodeagent.adapters.tickets import Tickets
 from nodeagent.domain.clock import Clock
-from nodeagent.domain.container import Engine
+from nodeagent.domain.container import Container, Engine
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.contained import ContainerDoor, ContainerEffect
 from nodeagent.service.container_view import ContainerViews
+from nodeagent.service.engine_watch import EngineWatch
 from nodeagent.service.engines import Engines
+from nodeagent.service.stopping import Stopping
 from nodeagent.wiring.state import TICKET_KEY
 
 _CGROUP2_ALONE = Path("/sys/fs/cgroup")  # where its mount is on nodes without version 1
@@ -25,38 +29,55 @@ _LEAST_STOP = 10  # docker's own
 
 
 @dataclass(frozen=True, slots=True)
-class Containers:
-    """The outside things of containers' leases."""
+class Dock:
+    """The outside things of containers' leases. *root* is what the node's device files are below."""
 
     engines: Engines
+    sockets: Mapping[Engine, EngineSocket]
     files: ContainerFiles
     tickets: Tickets
-    root: Path  # below which the node's device files are
-    stop_seconds: int
+    mounts: LeaseMounts
+    root: Path
+    grace_seconds: float = 5.0
+    stops: bool = True  # the containers of leases that are over
 
     def door(self) -> ContainerDoor:
         return ContainerDoor(self.files.unavailable)
 
-    def effect(self) -> ContainerEffect:
-        return ContainerEffect(self.files, self.tickets, self.engines, self.root)
+    def effect(self, ledger: Ledger) -> ContainerEffect:
+        def bound(lease: int) -> Container | None:
+            found = ledger.lease(lease)
+            return None if found is None else found.anchor.container
+
+        stopping = Stopping(self.engines, self.mounts, self.grace_seconds, stops=self.stops)
+        return ContainerEffect(self.files, self.tickets, self.engines, self.root, stopping, bound)
 
     def views(self, ledger: Ledger) -> ContainerViews:
-        return ContainerViews(ledger, self.tickets, self.stop_seconds)
+        seconds = max(_LEAST_STOP, math.ceil(self.grace_seconds) + _STOP_MARGIN)
+        return ContainerViews(ledger, self.tickets, seconds)
+
+    def watches(self, announce: Callable[[], None]) -> dict[Engine, EngineWatch]:
+        return {
+            engine: EngineWatch(engine, socket, self.engines, announce)
+            for engine, socket in self.sockets.items()
+        }
 
 
-def build_containers(
+def build_dock(
     config: settings.Config, clock: Clock, tree: CgroupTree | None, stem: str, root: Path, *, systemd: bool
-) -> Containers:
+) -> Dock:
     """Where they are turned off, no lease is a container's; it may be a CDI device all the same."""
     docker = config.docker
-    sockets = {Engine.DOCKER: docker.socket, Engine.PODMAN: docker.podman_socket}
-    sources = {engine: EngineSocket(path) for engine, path in sockets.items()} if docker.enabled else {}
+    paths = {Engine.DOCKER: docker.socket, Engine.PODMAN: docker.podman_socket} if docker.enabled else {}
+    sockets = {engine: EngineSocket(path) for engine, path in paths.items()}
     unified = tree is not None and tree.mount == _CGROUP2_ALONE
-    grace = config.release.interrupt_seconds + config.release.grace_seconds
-    return Containers(
-        Engines(sources, clock, unified=unified, systemd=systemd),
-        ContainerFiles(stem),
+    return Dock(
+        Engines(sockets, clock, unified=unified, systemd=systemd),
+        sockets,
+        ContainerFiles(stem, notes=NOTES, tickets=TICKETS),
         Tickets(config.state.directory / TICKET_KEY),
+        LeaseMounts(NOTES / stem),
         root,
-        max(_LEAST_STOP, math.ceil(grace) + _STOP_MARGIN),
+        config.release.interrupt_seconds + config.release.grace_seconds,
+        docker.on_ended == "stop",
     )

@@ -34,7 +34,9 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.baselines import Baselines, IdleUse
+from nodeagent.service.bearers import Bearers
 from nodeagent.service.container_view import ContainerViews
+from nodeagent.service.containers import Containers
 from nodeagent.service.differences import Differences
 from nodeagent.service.dumps import Dumps
 from nodeagent.service.foreign import Foreign
@@ -48,7 +50,8 @@ from nodeagent.service.uevents import Source, Uevents
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.wiring.callers import identifier
-from nodeagent.wiring.containers import Containers, build_containers
+from nodeagent.wiring.container_looks import build_container_looks
+from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.jobs import Jobs, build_jobs
 from nodeagent.wiring.leases import Base, Leases, build_leases
 from nodeagent.wiring.life import Life
@@ -77,12 +80,12 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     systemd = find_systemd(tree.mount) if tree else None
     hook, conf, foreign = HookFiles(name), slurm_conf(config, node), Foreign()
     baselines = Baselines(BootFile(config.state.directory / BASELINES, clock, Baseline.of))
-    containers = build_containers(config, clock, tree, name, node.root, systemd=systemd is not None)
-    base = _base(config, node, clock, tree, conf, baselines, foreign, containers)
+    dock = build_dock(config, clock, tree, name, node.root, systemd=systemd is not None)
+    base = _base(config, node, clock, tree, conf, baselines, foreign, dock)
     sidecars = Sidecars(SidecarFiles(name), base.ledger, clock, tree)
     in_use = partial(gpu_in_use, kfd_proc_root=node.kfd_processes)
     banks, cdi = BankFiles(name, node.tree), CdiFiles(name, config.cdi.directory)
-    ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle, containers)
+    ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle, dock)
     tiers = build_tiers(config, ground, base.ledger, base.survey)
     leases = build_leases(
         base,
@@ -94,35 +97,36 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             clock,
             _floor(config),
             tiers.doors,
-            containers.engines.elsewhere,
+            dock.engines.elsewhere,
         ),
         in_use=in_use,
         keep=sidecars.keep,
         shared_cu_percent=config.defaults.shared_cu,
         timeout_seconds=config.release.timeout_seconds,
     )
-    differences = Differences(
-        base.ledger, clock, tree, systemd, (hook, banks, cdi, containers.files), sidecars
-    )
+    differences = Differences(base.ledger, clock, tree, systemd, (hook, banks, cdi, dock.files), sidecars)
     jobs = build_jobs(
         config.slurm, base, leases, conf=conf, effects=tiers.effects, doubts=differences.strangers
     )
+    watches = dock.watches(base.changes.announce)
+    containers = build_container_looks(dock, base, watches, sidecars.keep)
     reconciler = build_reconciler(
         base,
         tiers,
         leases,
         jobs,
         differences,
+        containers,
         Periods(quarantine=config.release.retry_seconds),
         build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
-    views = containers.views(base.ledger)
-    agent = build_agent(base, tiers, leases, jobs, identity, views)
+    views = dock.views(base.ledger)
+    agent = build_agent(base, tiers, leases, jobs, identity, views, containers)
     watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences)
-    life = Life(
-        base, leases, reconciler, watch, baselines, sidecars, (banks, hook, containers.files), node.machine
-    )
+    directories = (banks, hook, dock.files)
+    threads = tuple(watches.values())
+    life = Life(base, leases, reconciler, watch, baselines, sidecars, directories, threads, node.machine)
     return Built(agent, _app(config, agent, clock), base.ledger, reconciler, life.start, life.stop)
 
 
@@ -132,7 +136,8 @@ def build_agent(
     leases: Leases,
     jobs: Jobs,
     identity: Identity,
-    containers: ContainerViews | None = None,
+    views: ContainerViews,
+    containers: Containers,
 ) -> Agent:
     """The façade over all use cases."""
     return Agent(
@@ -148,7 +153,8 @@ def build_agent(
             identity=identity,
             told=leases.journal.told,
             left=tiers.shared_memory.view if tiers.shared_memory else None,
-            containers=containers,
+            views=views,
+            container_leases=containers.named,
             tiers=leases.planner.tiers,
             unready=jobs.readiness.why_not,
             slurm=jobs.slurm,
@@ -162,6 +168,7 @@ def build_reconciler(
     leases: Leases,
     jobs: Jobs,
     differences: Differences,
+    containers: Containers,
     periods: Periods,
     uevents: Uevents | None,
 ) -> Reconciler:
@@ -177,7 +184,7 @@ def build_reconciler(
         differences,
         base.tree,
         periods,
-        looks={**tiers.looks, **jobs.looks},
+        looks={**tiers.looks, **jobs.looks, "containers": containers.look},
         listeners={**({"uevents": uevents} if uevents else {}), **jobs.listeners},
     )
 
@@ -204,7 +211,7 @@ def _base(
     conf: SlurmConf,
     baselines: Baselines,
     foreign: Foreign,
-    containers: Containers,
+    dock: Dock,
 ) -> Base:
     ledger = Ledger(config.state.directory / LEDGER, clock)
     scanner = Scanner(
@@ -215,12 +222,13 @@ def _base(
         names=BootFile(config.state.directory / NAMES, clock, named),
     )
     owned = Ownership(conf, config.devices.owner).of
+    bearers = Bearers(ledger, dock.engines) if config.docker.enabled else None
     return Base(
         ledger,
         clock,
         tree,
         Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, owned),
-        Anchors(_anchor_limits(config), clock, tree, containers.engines if config.docker.enabled else None),
+        Anchors(_anchor_limits(config), clock, tree, bearers),
         Quotas(_quota_limits(config), clock, Subuids().owner),
     )
 

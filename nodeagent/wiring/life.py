@@ -10,6 +10,7 @@ import structlog
 from nodeagent import __version__
 from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.service.baselines import Baselines
+from nodeagent.service.engine_watch import EngineWatch
 from nodeagent.service.reconcile import Reconciler
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.watch import Watch
@@ -36,6 +37,7 @@ class Life:
     baselines: Baselines
     sidecars: Sidecars
     directories: tuple[Directories, ...]
+    engines: tuple[EngineWatch, ...]
     machine: str
 
     def start(self) -> None:
@@ -52,9 +54,13 @@ class Life:
         self.base.changes.listen(self.reconciler.wake)
         self.reconciler.start()
         self.watch.start()
+        for engine in self.engines:
+            engine.start()
 
     def stop(self) -> None:
         """End the threads; every lease stays as it is."""
+        for engine in self.engines:
+            engine.stop()
         self.watch.stop()
         self.reconciler.stop()
         self.leases.releaser.close()

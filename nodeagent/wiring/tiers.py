@@ -56,7 +56,7 @@ from nodeagent.service.sampling import Sampler
 from nodeagent.service.shared_memory import IPC, SharedMemory
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
-from nodeagent.wiring.containers import Containers
+from nodeagent.wiring.containers import Dock
 from nodeagent.wiring.node import Node, figures, used_bytes
 
 
@@ -73,7 +73,7 @@ class Ground:
     cdi: CdiFiles
     in_use: Callable[[int], bool]  # whether a process has a GPU open
     idle: Idle  # what a pool used when nobody worked on it, bytes
-    containers: Containers | None = None
+    dock: Dock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,10 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         GATE: GateEffect(gate, survey),
         BANKS: BanksEffect(ground.banks),
     }
-    if ground.containers is not None:
+    if ground.dock is not None:
         effects |= {
-            CONTAINER: ground.containers.effect(),
-            CDI: CdiEffect(ground.cdi, ground.containers.tickets),
+            CONTAINER: ground.dock.effect(ledger),
+            CDI: CdiEffect(ground.cdi, ground.dock.tickets),
         }
     shared_memory = None
     if tree is not None:
@@ -154,8 +154,8 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     )
     # What a door is made of is the one's before it.
     doors: tuple[Door, ...] = ()
-    if ground.containers is not None:
-        doors = (ground.containers.door(), CdiDoor(ground.cdi if config.cdi.enabled else None))
+    if ground.dock is not None:
+        doors = (ground.dock.door(), CdiDoor(ground.cdi if config.cdi.enabled else None))
     looks = {"gate": gate.look}
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}

@@ -19,6 +19,7 @@ from nodeagent.adapters.bank_files import BankFiles
 from nodeagent.adapters.cdi_files import CdiFiles
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.container_files import ContainerFiles
+from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
@@ -37,6 +38,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.baselines import Baselines
+from nodeagent.service.bearers import Bearers
 from nodeagent.service.differences import Differences
 from nodeagent.service.engines import Engines
 from nodeagent.service.engines import Source as EngineSource
@@ -47,7 +49,8 @@ from nodeagent.service.reconcile import Periods
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source
-from nodeagent.wiring.containers import Containers
+from nodeagent.wiring.container_looks import build_container_looks
+from nodeagent.wiring.containers import Dock
 from nodeagent.wiring.graph import build_agent, build_reconciler, build_uevents
 from nodeagent.wiring.jobs import build_jobs
 from nodeagent.wiring.leases import Base, build_leases
@@ -107,14 +110,18 @@ class House:
             names=BootFile(state / NAMES, clock, named),
         )
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned)
-        self.containers = Containers(
-            Engines(engines or {}, clock, unified=True, systemd=False),
-            ContainerFiles(STEM, notes=state / "run/notes", tickets=state / "run/tickets"),
+        notes = state / "run/notes"
+        self.dock = Dock(
+            Engines(engines or {}, clock, unified=tree is not None, systemd=False),
+            {},
+            ContainerFiles(STEM, notes=notes, tickets=state / "run/tickets"),
             Tickets(state / "ticket.key"),
+            LeaseMounts(notes / STEM),
             root,
-            stop_seconds=10,
+            grace_seconds=0,
         )
-        self.anchors = Anchors(AnchorLimits(), clock, tree, self.containers.engines)
+        bearers = Bearers(self.ledger, self.dock.engines)
+        self.anchors = Anchors(AnchorLimits(), clock, tree, bearers)
         self.quotas = Quotas(limits, clock, owner_of)
         base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas)
         self.changes, self.locks = base.changes, base.locks
@@ -122,7 +129,7 @@ class House:
         self.banks = BankFiles(STEM, node.tree, root=state / "run" / "banks")
         self.cdi = CdiFiles(STEM, state / "cdi")
         idle, files = self.baselines.idle, (self.hook, self.banks, self.cdi)
-        ground = Ground(node, clock, tree, None, *files, self.in_use, idle, self.containers)
+        ground = Ground(node, clock, tree, None, *files, self.in_use, idle, self.dock)
         tiers = build_tiers(settings, ground, self.ledger, self.survey)
         scripted = {SCRIPTED: effect} if effect else {}
         self.tiers = replace(tiers, effects={**tiers.effects, **scripted})
@@ -133,7 +140,7 @@ class House:
             self.tiers.means,
             clock,
             doors=self.tiers.doors,
-            elsewhere=self.containers.engines.elsewhere,
+            elsewhere=self.dock.engines.elsewhere,
         )
         self.sidecar_files = SidecarFiles(STEM, root=state / "run" / "leases")
         self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
@@ -148,7 +155,7 @@ class House:
         )
         self.journal, self.granter, self.releaser = leases.journal, leases.granter, leases.releaser
         self.differences = Differences(
-            self.ledger, clock, tree, None, (*files, self.containers.files), self.sidecars
+            self.ledger, clock, tree, None, (*files, self.dock.files), self.sidecars
         )
         self.jobs = build_jobs(
             settings.slurm,
@@ -159,11 +166,19 @@ class House:
             doubts=self.differences.strangers,
         )
         self.uevents = build_uevents(settings, node, base, leases, source) if source else None
+        self.containers = build_container_looks(self.dock, base, {}, self.sidecars.keep)
         self.reconciler = build_reconciler(
-            base, self.tiers, leases, self.jobs, self.differences, periods, self.uevents
+            base, self.tiers, leases, self.jobs, self.differences, self.containers, periods, self.uevents
         )
-        views = self.containers.views(self.ledger)
-        self.agent = build_agent(base, self.tiers, leases, self.jobs, Identity("node", name, "0"), views)
+        self.agent = build_agent(
+            base,
+            self.tiers,
+            leases,
+            self.jobs,
+            Identity("node", name, "0"),
+            self.dock.views(self.ledger),
+            self.containers,
+        )
 
     def in_use(self, pid: int) -> bool:
         return gpu_in_use(pid, self.root / "sys/class/kfd/kfd/proc")

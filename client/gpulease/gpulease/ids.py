@@ -52,7 +52,14 @@ def lease_id(client: Client, text: str, proc: Path = PROC) -> int:
 
 def _held_by(client: Client, kind: str, name: str) -> tuple[int, ...]:
     leases = client.leases(holder=(kind, name))
-    return _ids(one for one in leases if (one.holder.kind, one.holder.id) == (kind, name))
+    return _ids(
+        one for one in leases if (one.holder.kind, one.holder.id) == (kind, name) or _bound(one, kind)
+    )
+
+
+def _bound(lease: Lease, kind: str) -> bool:
+    """Whether the agent found it by the name of the container that it is bound to."""
+    return kind == "docker" and lease.anchor.get("kind") == "container"
 
 
 def _mine(client: Client, proc: Path) -> tuple[int, ...]:

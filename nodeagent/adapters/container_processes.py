@@ -1,0 +1,107 @@
+"""Processes in containers: in which, as a cgroup's name says; of which lease, as their mounts prove.
+
+An engine that starts a container of a lease mounts the lease's note into it. The note lies where root alone
+can go, so whoever has it among their mounts was given it by root, or inherited it: labels and names are hints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.adapters.processes import PROC, every_pid
+
+# docker-<id>.scope, libpod-<id>.scope, cri-containerd-<id>.scope, or the bare id.
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)", re.ASCII | re.MULTILINE)
+_DELETED = "//deleted"  # what the kernel appends to the root of a mount whose file has no name any more
+
+
+def container_of(pid: int, proc: Path = PROC) -> str | None:
+    """The container in which *pid* is, by its cgroup's name: for people, and to ask an engine about."""
+    named: list[str] = _CONTAINER.findall(_read(proc / str(pid) / "cgroup"))
+    return named[-1] if named else None  # containers nest
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """One line of mountinfo (proc_pid_mountinfo(5)): the file system, and what of it is mounted where."""
+
+    device: str
+    root: str
+    point: str
+
+
+class LeaseMounts:
+    """The notes below *notes*, ``<lease>/lease``, among the mounts of processes."""
+
+    def __init__(self, notes: Path, *, proc: Path = PROC) -> None:
+        self._notes = notes
+        self._proc = proc
+
+    def of(self, pid: int) -> int | None:
+        """The lease whose note is mounted where *pid* lives."""
+        note = self._note()
+        return None if note is None else self._lease(pid, note)
+
+    def processes(self) -> Mapping[int, int]:
+        """The lease of each process that has one, by pid. Each mount namespace is read once."""
+        note = self._note()
+        found: dict[int, int] = {}
+        namespaces: dict[str, int | None] = {}
+        for pid in every_pid(self._proc) if note is not None else ():
+            namespace = _namespace(self._proc / str(pid) / "ns" / "mnt")
+            if namespace is None or note is None:
+                continue
+            if namespace not in namespaces:
+                namespaces[namespace] = self._lease(pid, note)
+            lease = namespaces[namespace]
+            if lease is not None:
+                found[pid] = lease
+        return found
+
+    def _note(self) -> tuple[str, re.Pattern[str]] | None:
+        """The file system on which the notes lie, and what their paths on it look like."""
+        within = [
+            mount
+            for mount in _mounts(self._proc / "self" / "mountinfo")
+            if mount.point == "/" or f"{self._notes}/".startswith(f"{mount.point}/")
+        ]
+        if not within or not self._notes.is_dir():
+            return None
+        mount = max(within, key=lambda one: len(one.point.rstrip("/")))
+        inner = os.path.relpath(self._notes, mount.point)
+        path = re.escape(f"{mount.root.rstrip('/')}/{inner}")
+        return mount.device, re.compile(rf"{path}/([1-9][0-9]{{0,17}})/lease", re.ASCII)
+
+    def _lease(self, pid: int, note: tuple[str, re.Pattern[str]]) -> int | None:
+        device, pattern = note
+        for mount in _mounts(self._proc / str(pid) / "mountinfo"):
+            match = pattern.fullmatch(mount.root.removesuffix(_DELETED))
+            if match and mount.device == device:
+                return int(match[1])
+        return None
+
+
+def _mounts(path: Path) -> Iterator[_Mount]:
+    for line in _read(path).splitlines():
+        fields = line.split(" ", 5)
+        if len(fields) == 6:
+            yield _Mount(fields[2], fields[3], fields[4])
+
+
+def _namespace(path: Path) -> str | None:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> str:
+    """What it says; nothing of a process that is gone, or that the agent may not look at."""
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""

@@ -1,0 +1,47 @@
+"""Which containers bear the ticket of a lease, as their engine lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodeagent.adapters.tickets import digest
+from nodeagent.domain.container import TICKET_LABEL, Engine, Seen
+from nodeagent.domain.lease import Lease
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.contained import CONTAINER
+from nodeagent.service.engines import Engines, Sight
+
+
+class Bearers:
+    """Finds them among what *engines* see."""
+
+    def __init__(self, ledger: Ledger, engines: Engines) -> None:
+        self._ledger = ledger
+        self.engines = engines
+
+    def of(self, lease: int, sight: Sight) -> Sequence[Seen]:
+        """The containers with the ticket of *lease*, the first one first: others have copied it from there."""
+        said = self._digest(lease)
+        bearing = [one for one in sight.containers.values() if _digest_of(one) == said]
+        return sorted(bearing, key=lambda one: (one.created, one.id)) if said else ()
+
+    def none(self, lease: Lease) -> bool:
+        """Whether no container has the lease's ticket now, by its engine's word; asks for that.
+
+        True also of an engine that cannot be asked by anybody; False of one that does not answer.
+        """
+        held = lease.anchor.container
+        if held is None or held.engine is Engine.NERDCTL:
+            return True
+        sight = self.engines.look_again(held.engine)
+        return sight is not None and not self.of(lease.id, sight)
+
+    def _digest(self, lease: int) -> str | None:
+        entries = self._ledger.journals([lease], (CONTAINER,)).get(lease, ())
+        said = [(one.evidence or {}).get("ticket") for one in entries]
+        return next((one for one in said if isinstance(one, str)), None)
+
+
+def _digest_of(seen: Seen) -> str | None:
+    ticket = seen.labels.get(TICKET_LABEL)
+    return None if ticket is None else digest(ticket)
