@@ -1,7 +1,7 @@
 """Processes in containers: in which, as a cgroup's name says; of which lease, as their mounts prove.
 
 An engine that starts a container of a lease mounts the lease's note into it. The note lies where root alone
-can go, so whoever has it among their mounts was given it by root, or inherited it: labels and names are hints.
+can go, so whoever has it among their mounts was given it by root, or inherited it. Labels are only hints.
 """
 
 from __future__ import annotations

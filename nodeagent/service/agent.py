@@ -154,7 +154,7 @@ class Agent:
     ) -> tuple[Lease, ...]:
         """Leases by id, ascending; the last id is the cursor for *after*.
 
-        Those of the *holder* ``docker:NAME`` are also those that the container of that name, or id, is bound to.
+        Those of ``docker:NAME`` are also those that are bound to the container of that name, or id.
         """
         docker = holder is not None and holder[0] is HolderKind.DOCKER
         also = self._parts.container_leases(holder[1]) if docker and holder else ()

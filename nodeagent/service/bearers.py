@@ -20,7 +20,7 @@ class Bearers:
         self.engines = engines
 
     def of(self, lease: int, sight: Sight) -> Sequence[Seen]:
-        """The containers with the ticket of *lease*, the first one first: others have copied it from there."""
+        """The containers with the ticket of *lease*, the first one first: others copied it from there."""
         said = self._digest(lease)
         bearing = [one for one in sight.containers.values() if _digest_of(one) == said]
         return sorted(bearing, key=lambda one: (one.created, one.id)) if said else ()

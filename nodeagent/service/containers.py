@@ -28,7 +28,7 @@ class Wanted(Protocol):
 
 
 class Containers:
-    """What the reconciler does for containers at every look; *keep* is told of each lease that has changed."""
+    """What the reconciler does for containers at a look; *keep* is told of each lease that has changed."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class Gathering:
-    """Moves those alone that have the lease's own note among their mounts. *tree* None: there is no cgroup."""
+    """Moves only those that have the lease's own note among their mounts. *tree* None: there is no cgroup."""
 
     def __init__(
         self, ledger: Ledger, engines: Engines, mounts: LeaseMounts, tree: CgroupTree | None

@@ -1,6 +1,6 @@
 """The end of the containers of a lease, by their engine: asked first, as their image wants it, then killed.
 
-Never for a name or a label: a container is a lease's that was bound to it, or that has its note among its mounts.
+Never for a name or a label: a container is a lease's that was bound to it, or has its note among its mounts.
 """
 
 from __future__ import annotations

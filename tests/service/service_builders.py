@@ -28,7 +28,7 @@ from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.adapters.tickets import Tickets
 from nodeagent.config import Closure, Config, Release, Slurm, State
 from nodeagent.domain.baseline import Baseline
-from nodeagent.domain.container import Engine
+from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.lease import AnchorKind, HeldSlice, HolderKind, Lease, LeaseState
@@ -120,7 +120,7 @@ class House:
             root,
             grace_seconds=0,
         )
-        bearers = Bearers(self.ledger, self.dock.engines)
+        bearers = Bearers(self.ledger, self.dock.engines) if settings.docker.enabled else None
         self.anchors = Anchors(AnchorLimits(), clock, tree, bearers)
         self.quotas = Quotas(limits, clock, owner_of)
         base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas)
@@ -259,6 +259,7 @@ def order_of(
     ttl: int | None = None,
     pid: int | None = None,
     cgroup: str | None = None,
+    container: Container | None = None,
     wait: int = 0,
     request_id: str | None = None,
     digest: str = "body",
@@ -272,7 +273,7 @@ def order_of(
         request=request or Request(slices=(SliceRequest(**wanted),)),
         holder_kind=kind,
         holder_id=holder_id,
-        anchor=AnchorOrder(anchor, ttl, pid, cgroup),
+        anchor=AnchorOrder(AnchorKind.CONTAINER if container else anchor, ttl, pid, cgroup, container),
         request_id=request_id,
         digest=digest,
         wait_seconds=wait,
