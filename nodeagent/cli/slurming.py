@@ -19,10 +19,12 @@ from nodeagent.domain.device import Inventory
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.gres import owned
 from nodeagent.domain.slurm_check import SCRIPT_KEYS, Finding, Level, Site, check
+from nodeagent.domain.slurm_scripts import plugin_run, script_settings
 from nodeagent.domain.slurm_setup import SCRIPTS, cgroup_conf, gres_conf, set_up, slurm_conf
 from nodeagent.wiring import simulated_node, this_node
 from nodeagent.wiring import slurm_conf as files_of
 
+PROLOG_CONF = Path("/etc/nodeagent/prolog.conf")
 FILES = ("gres.conf", "slurm.conf", "cgroup.conf")
 
 
@@ -65,6 +67,9 @@ def examine(
         owner=config.devices.owner,
         request_from=config.slurm.request_from,
         scripts=_spoiled(),
+        settings=script_settings(_text(PROLOG_CONF)),
+        spool=str(config.slurm.spool),
+        plugin_run=plugin_run(_text(files.source.with_name("plugstack.conf"))),
     )
     return [Finding(Level.OK, "files", str(files.source)), *check(site), _agent(site, socket)]
 
@@ -85,6 +90,14 @@ def _spoiled() -> Mapping[str, str]:
     """What is wrong with our scripts; root executes them."""
     paths = [Path(SCRIPTS) / name for name in SCRIPT_KEYS.values()]
     return {str(path): why for path in paths if (why := _wrong(path))}
+
+
+def _text(path: Path) -> str:
+    """What a file holds; nothing where it is not there."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _wrong(path: Path) -> str | None:

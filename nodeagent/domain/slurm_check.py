@@ -11,9 +11,12 @@ from nodeagent.domain.device import Device, DeviceState, Inventory
 from nodeagent.domain.gres import OFF, Counts, Gres, device_of
 from nodeagent.domain.shards import worth
 from nodeagent.domain.slurm_lines import Line
+from nodeagent.domain.slurm_scripts import ScriptSettings
 from nodeagent.domain.slurm_setup import ENVIRONMENT, NO_HOLD, SCRIPTS
 
 PRINTS = "`nodeagent slurm gres-conf` prints it"
+SETTINGS = "prolog.conf"
+SLACK_SECONDS = 5  # what a script may take beyond its own deadline, and then some
 SCRIPT_KEYS = {"Prolog": "prolog", "Epilog": "epilog", "TaskProlog": "task-prolog"}
 
 
@@ -48,6 +51,9 @@ class Site:
     owner: str  # devices.owner
     request_from: str  # slurm.request_from
     scripts: Mapping[str, str]  # what is wrong with files of ours, by path
+    settings: ScriptSettings = ScriptSettings()
+    spool: str = ScriptSettings().values["spool"]  # slurm.spool
+    plugin_run: str | None = None  # run= of our plugin in plugstack.conf; None: it is not loaded
 
     def value(self, key: str) -> str | None:
         """A setting of slurm.conf."""
@@ -64,8 +70,8 @@ class Site:
 
 def check(site: Site) -> list[Finding]:
     """Every finding, good ones included, in the order in which one would mend them."""
-    parts = (_gpus, _shards, _counts, _scheduling, _scripts, _confinement, _requests, _ownership)
-    return [finding for part in parts for finding in part(site)]
+    parts = (_gpus, _shards, _counts, _scheduling, _scripts, _settings, _times, _confinement, _requests)
+    return [finding for part in (*parts, _ownership) for finding in part(site)]
 
 
 def _value(lines: Iterable[Line], key: str) -> str | None:
@@ -228,6 +234,32 @@ def _scripts(site: Site) -> Iterator[Finding]:
         yield _warn("PrologFlags", "add Alloc: srun gives up on a prolog that waits for a GPU to be clean")
     if "serial" in flags:
         yield _warn("PrologFlags", "remove Serial: one job's wait would hold up all others of the node")
+
+
+def _settings(site: Site) -> Iterator[Finding]:
+    values = site.settings.values
+    for key in site.settings.unread:
+        kept = f"; {values[key]} counts" if key in values else ""
+        yield _warn(SETTINGS, f"{key}: not understood{kept}; docs/slurm.md has the keys and their values")
+    if values["spool"] != site.spool:
+        why = f"the agent looks for them in {site.spool} (slurm.spool): set both to the same"
+        yield _fail(SETTINGS, f"calls that got no answer are left in {values['spool']}, and {why}")
+    if site.plugin_run not in (None, values["run"]):
+        why = f"the plugin looks in {site.plugin_run}: set its run= to the same, or no job is hooked"
+        yield _fail(SETTINGS, f"the prolog writes below {values['run']}, and {why}")
+
+
+def _times(site: Site) -> Iterator[Finding]:
+    """Slurm's own limits on the scripts: who reaches one drains the node."""
+    for script, key in (("Prolog", "deadline"), ("Epilog", "epilog_wait")):
+        names = (f"{script}Timeout", "PrologEpilogTimeout")  # the first from Slurm 25.05 on
+        found = [(name, value) for name in names if (value := site.value(name)) is not None]
+        needed = site.settings.seconds(key) + SLACK_SECONDS
+        if found and found[0][1].isdigit() and int(found[0][1]) < needed:
+            name, value = found[0]
+            yield _fail(
+                name, f"is {value}: {key} lets the {script.lower()} take longer; set {needed} or more"
+            )
 
 
 def _confinement(site: Site) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,10 @@ from nodeagent.domain.device import DeviceState
 from nodeagent.domain.gres import counts_of, parse
 from nodeagent.domain.slurm_check import Finding, Level, Site, check
 from nodeagent.domain.slurm_lines import Line, line, logical
+from nodeagent.domain.slurm_scripts import plugin_run, script_settings
 from nodeagent.domain.slurm_setup import SCRIPTS, cgroup_conf, gres_conf, set_up, slurm_conf
 
+RUN = "/run/nodeagent/slurm"
 TRES = "AccountingStorageTRES=gres/gpu,gres/shard"
 DATABASE = "AccountingStorageType=accounting_storage/slurmdbd"
 PART = "AccountingStorageTRES=gres/gpu"
@@ -149,11 +152,50 @@ def test_ours_may_be_one_of_several_scripts(site_of) -> None:
         ({"scripts": {f"{SCRIPTS}/prolog": "gone"}}, Level.FAIL, "Prolog"),
         ({"cgroup_lines": None}, Level.WARN, "cgroup.conf"),
         ({"slurm_lines": ()}, Level.WARN, "slurm.conf"),
+        ({"settings": script_settings("deadline=120")}, Level.WARN, "prolog.conf"),
+        ({"settings": script_settings("shell=/bin/sh")}, Level.WARN, "prolog.conf"),
+        ({"settings": script_settings("spool=/var/spool/other")}, Level.FAIL, "prolog.conf"),
+        ({"settings": script_settings("run=/run/other"), "plugin_run": RUN}, Level.FAIL, "prolog.conf"),
+        ({"settings": script_settings("epilog_wait=58")}, Level.FAIL, "PrologEpilogTimeout"),
+        ({"settings": script_settings("deadline=58")}, Level.FAIL, "PrologEpilogTimeout"),
     ],
 )
 def test_the_agents_own_side_is_looked_at(site_of, more, level, what) -> None:
     """Settings of the agent, scripts and files that are not there."""
     assert (level, what) in [(one.level, one.what) for one in bad(site_of(**more))]
+
+
+def test_a_newer_slurms_limit_of_one_script_counts(site_of) -> None:
+    """EpilogTimeout, of Slurm 25.05, goes before the limit of both; what is not set is no limit."""
+    long = script_settings("epilog_wait=100")
+    limit = "PrologEpilogTimeout=60"
+    assert bad(site_of((limit, "EpilogTimeout=105"), settings=long)) == []
+    assert [one.what for one in bad(site_of((limit, "EpilogTimeout=104"), settings=long))] == [
+        "EpilogTimeout"
+    ]
+    assert bad(site_of((limit, f"{limit}\nEpilogTimeout=105"), settings=long)) == []
+    assert bad(site_of((limit, ""), settings=long)) == []
+
+
+def test_the_example_is_the_defaults() -> None:
+    """What prolog.conf.example sets is what counts without it, key by key."""
+    example = Path(__file__).parents[2] / "client/slurm/prolog.conf.example"
+    assert script_settings(example.read_text()) == script_settings("")
+
+
+@pytest.mark.parametrize(
+    ("text", "run"),
+    [
+        ("", None),
+        ("required /usr/lib/other.so run=/x", None),
+        ("# required /usr/libexec/nodeagent/slurm/gpulease.so", None),
+        ("required /usr/libexec/nodeagent/slurm/gpulease.so", RUN),
+        ("include x\noptional\t/usr/libexec/nodeagent/slurm/gpulease.so  a=b run=/x # y", "/x"),
+    ],
+)
+def test_the_plugins_own_place_is_read(text: str, run: str | None) -> None:
+    """From plugstack.conf, where it loads the plugin."""
+    assert plugin_run(text) == run
 
 
 def test_a_device_in_no_line_is_anybodys(site_of, node) -> None:
