@@ -48,7 +48,8 @@ class Parser(argparse.ArgumentParser):
         raise CommandLineError(message.removeprefix("argument "), self.prog)
 
 
-def build_parser() -> Parser:
+def build_parser(with_engines: bool = True) -> Parser:
+    """All commands; the options of engines, which only their help needs, cost milliseconds."""
     parser = Parser(
         prog="gpulease",
         description="Take, use and give back slices of this node's AMD GPUs.",
@@ -67,7 +68,7 @@ def build_parser() -> Parser:
     _add_reading(command)
     _add_leasing(command)
     _add_running(command)
-    _add_engines(command)
+    _add_engines(command, with_engines)
     return parser
 
 
@@ -132,13 +133,15 @@ def _add_running(command: _Add) -> None:
     execute.add_argument("id", metavar="ID", help=ID_FORMS)
 
 
-def _add_engines(command: _Add) -> None:
+def _add_engines(command: _Add, with_options: bool) -> None:
     """To be listed, and for their help: what stands behind an engine is read as the engine's client does."""
-    from gpulease.containers.wanted import add_options
-
     for engine in ENGINES:
         usage = f"gpulease {engine} [{engine}'s options] run|create [options, {engine}'s too] IMAGE [COMMAND]"
-        add_options(command(engine, f"a container of {engine} in a lease of its own", usage))
+        parser = command(engine, f"a container of {engine} in a lease of its own", usage)
+        if with_options:
+            from gpulease.containers.wanted import add_options
+
+            add_options(parser)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -185,7 +188,7 @@ def _split(words: list[str]) -> tuple[list[str], Optional[list[str]]]:
 
 
 def _parsed(words: list[str], tail: Optional[list[str]]) -> argparse.Namespace:
-    args, unknown = build_parser().parse_known_args(words)
+    args, unknown = build_parser(with_engines="--help" in words).parse_known_args(words)
     if unknown:
         why = f"unrecognized arguments: {' '.join(unknown)}"
         if args.command in _WITH_COMMAND and tail is None:

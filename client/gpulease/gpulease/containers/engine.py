@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,9 +17,11 @@ from gpulease.containers.daemon import Daemon
 from gpulease.containers.flags import Table, table_from_help, tables_of
 from gpulease.errors import EngineFailed
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # of a known image neither is needed
+    from subprocess import CompletedProcess, Popen
     from tarfile import TarInfo
 
+_PIPE = -1  # subprocess.PIPE
 _MOST_LINKS = 16
 # Where podman looks (containers/common, pkg/config: DefaultInitPath and helper_binaries_dir).
 _CATATONIT = tuple(
@@ -68,7 +69,7 @@ class Engine:
         known = tables_of(self._line.engine).pull
         options = [f"{one.name}={one.value}" for one in self._line.options if known.find(one.name)]
         sys.stderr.flush()
-        done = self._call([*self._start, "pull", *options, name], stdout=2, stderr=None)
+        done = self._call([*self._start, "pull", *options, name], output=2, errors=2)
         if done.returncode:
             raise EngineFailed(f"{self._line.engine} pull {name}: exit {done.returncode}")
 
@@ -85,27 +86,20 @@ class Engine:
         finally:
             self._run("rm", container)
 
-    def copied(self, source: str) -> subprocess.Popen[bytes]:
+    def copied(self, source: str) -> Popen[bytes]:
         """A running ``cp`` of *source* as a tar stream."""
+        from subprocess import DEVNULL, PIPE, Popen
+
         words = [*self._start, "cp", source, "-"]
-        return subprocess.Popen(
-            words,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        return Popen(words, env=self._environment, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
 
-    def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        return self._call([*self._start, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def _run(self, *words: str) -> CompletedProcess[bytes]:
+        return self._call([*self._start, *words])
 
-    def _call(self, words: Sequence[str], **streams: Any) -> subprocess.CompletedProcess[bytes]:
-        try:
-            return subprocess.run(
-                words, env=self._environment, stdin=subprocess.DEVNULL, check=False, **streams
-            )
-        except OSError as fault:
-            raise EngineFailed(f"{words[0]}: {fault.strerror}: is it installed?") from None
+    def _call(
+        self, words: Sequence[str], output: int = _PIPE, errors: int = _PIPE
+    ) -> CompletedProcess[bytes]:
+        return called(words, self._environment, output, errors)
 
 
 @dataclass(frozen=True)
@@ -150,17 +144,23 @@ def has_init(line: CommandLine, environment: Mapping[str, str]) -> bool:
 
 def flags_of(engine: str, environment: Mapping[str, str]) -> Table:
     """The options of ``run`` that the installed client lists."""
+    return table_from_help(called([engine, "run", "--help"], environment).stdout.decode("utf-8", "replace"))
+
+
+def called(
+    words: Sequence[str], environment: Mapping[str, str], output: int = _PIPE, errors: int = _PIPE
+) -> CompletedProcess[bytes]:
+    """A client's call to its end, without input.
+
+    Raises:
+        EngineFailed: there is no such client.
+    """
+    from subprocess import DEVNULL, run
+
     try:
-        done = subprocess.run(
-            [engine, "run", "--help"],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
+        return run(words, env=dict(environment), stdin=DEVNULL, stdout=output, stderr=errors, check=False)
     except OSError as fault:
-        raise EngineFailed(f"{engine}: {fault.strerror}: is it installed?") from None
-    return table_from_help(done.stdout.decode("utf-8", "replace"))
+        raise EngineFailed(f"{words[0]}: {fault.strerror}: is it installed?") from None
 
 
 def _last(said: bytes) -> str:

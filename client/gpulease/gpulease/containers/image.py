@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from gpulease.containers.libc import UNKNOWN, libc_of, program_of
 from gpulease.errors import EngineFailed
 
 _VERSION = 1  # of what a remembered file says
+_MOST_BYTES = 1 << 16
 _ROCM = re.compile(rb"[0-9]{1,3}(\.[0-9]{1,3}){1,2}")
 _ROCM_FILE = "/opt/rocm/.info/version"
 _LIBC = re.compile(r"(glibc-2\.[0-9]{1,3}|musl(-1\.[0-9]{1,2}\.[0-9]{1,3})?|static|unknown)", re.ASCII)
@@ -111,10 +113,10 @@ class Memory:
     """One remembered image. Whatever is wrong with it, or with its place, means that it is not remembered."""
 
     def __init__(self, directory: Optional[Path], key: str) -> None:
-        import hashlib
-
-        name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-        self._path = None if directory is None else directory / f"{name}.json"
+        self._key = key
+        # Any two names will do that differ: the file has its key in it. hashlib would take milliseconds.
+        name = f"{zlib.crc32(key.encode('utf-8', 'surrogateescape')):08x}{len(key):04x}.json"
+        self._path = None if directory is None else directory / name
 
     def recall(self) -> Optional[Image]:
         if self._path is None:
@@ -123,8 +125,8 @@ class Memory:
             with self._path.open("rb") as file:
                 if os.fstat(file.fileno()).st_uid != os.geteuid():
                     return None
-                raw = json.loads(file.read(4096))
-            if raw["version"] != _VERSION or not _LIBC.fullmatch(raw["libc"]):
+                raw = json.loads(file.read(_MOST_BYTES))
+            if raw["version"] != _VERSION or raw["key"] != self._key or not _LIBC.fullmatch(raw["libc"]):
                 return None
             rocm = raw["rocm"]
             return Image(raw["libc"], rocm) if rocm is None or _ROCM.fullmatch(rocm.encode()) else None
@@ -144,7 +146,7 @@ class Memory:
             descriptor, name = tempfile.mkstemp(dir=directory)
             try:
                 with os.fdopen(descriptor, "w") as file:
-                    json.dump({"version": _VERSION, **asdict(image)}, file)
+                    json.dump({"version": _VERSION, "key": self._key, **asdict(image)}, file)
                 Path(name).replace(self._path)
             except OSError:
                 Path(name).unlink()

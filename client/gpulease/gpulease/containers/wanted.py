@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Optional
 
 from gpulease.containers.commandline import Option
@@ -55,6 +56,7 @@ class _Ours(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "))
 
 
+@lru_cache(maxsize=1)
 def _parser() -> argparse.ArgumentParser:
     parser = _Ours(prog="gpulease", add_help=False, allow_abbrev=False)
     add_options(parser)
