@@ -73,7 +73,7 @@ test-newer-slurm: setup slurm ## the same with the newest Slurm that Debian has,
 	@SLURM_ROOT=$$(tests/slurm/newer) && export SLURM_ROOT && .ci/test tests/slurm $(TESTS)
 
 docker:
-	@.ci/install busybox containerd curl docker.io gcc iproute2 musl-tools podman runc || echo "the tests with a real docker are left out"
+	@.ci/install busybox catatonit containerd curl docker.io gcc iproute2 musl-tools podman runc || echo "the tests with a real docker are left out"
 	@tests/fakekfd/chroot >/dev/null || echo "the newer docker is left out"
 
 test-docker: setup userlands docker ## containers of a real dockerd, old and newer, and of podman, on hosts in namespaces

@@ -124,7 +124,7 @@ def inside(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     return {**environment, _VISIBLE: ",".join(str(order.index(int(one))) for one in visible)}
 
 
-def cgroup_parent(driver: str, version: str, path: str) -> str | None:
+def cgroup_parent(engine: Engine, driver: str, version: str, path: str) -> str | None:
     """What ``--cgroup-parent`` must say for a container to lie in the cgroup *path*; None: it cannot.
 
     Of an engine's ``CgroupDriver`` and ``CgroupVersion``. systemd's driver wants a slice's name, and finds by
@@ -132,7 +132,10 @@ def cgroup_parent(driver: str, version: str, path: str) -> str | None:
     """
     if version != "2":
         return None
-    return path.rpartition("/")[2] if driver == "systemd" else path
+    if driver == "systemd":
+        return path.rpartition("/")[2]
+    # podman takes a name of a slice to mean systemd's driver (libpod, runtime_ctr_linux.go).
+    return f"{path}/containers" if engine is Engine.PODMAN else path
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Engines:
 
     def parent(self, engine: Engine, path: str) -> str | None:
         info = self._info(engine)
-        return cgroup_parent(info.driver, info.version, path)
+        return cgroup_parent(engine, info.driver, info.version, path)
 
     def look(self, engine: Engine) -> Sight | None:
         """Ask *engine* for its containers now; None: it does not answer."""

@@ -8,15 +8,17 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.fakekfd.fuse_kfd import usable
 from tests.slurm.agent import ServedAgent, served_agent
 
-from . import images
 from .host import Host, running_host
+from .images import IMAGES
 from .kinds import KINDS, NEWER_DOCKER, Kind
+from .leased import Leased
 
 MACHINE = "mi300x-spx"
 GPUS = 2  # of a host with the fake kernel's
@@ -47,10 +49,10 @@ class Lab:
 
     def load(self, host: Host, name: str) -> str:
         """Have an image on a host; its name."""
-        if reason := images.missing(name):
+        if reason := IMAGES[name].missing():
             pytest.skip(reason)
         if host.client("image", "inspect", name).returncode:
-            with images.archive(name, self._directory).open("rb") as file:
+            with IMAGES[name].archive(self._directory).open("rb") as file:
                 host.said("import", "-", name, stdin=file)
         return name
 
@@ -67,10 +69,10 @@ def make_device_nodes(agent: ServedAgent) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab() -> Iterator[Lab]:
     """All hosts of this session."""
-    with ExitStack() as last:
-        yield Lab(last, tmp_path_factory.mktemp("images"))
+    with TemporaryDirectory(prefix="images-") as directory, ExitStack() as last:
+        yield Lab(last, Path(directory))
 
 
 @pytest.fixture(scope="session", params=KINDS.values(), ids=KINDS)
@@ -107,6 +109,18 @@ def fake_agent(lab: Lab, kind: Kind, fake_engine: Host) -> ServedAgent:
 def newer(lab: Lab) -> Iterator[Host]:
     """A host with the newer docker alone, and an agent on a simulated machine."""
     yield from clean(*lab.host(NEWER_DOCKER))
+
+
+@pytest.fixture
+def leased(engine: Host, agent: ServedAgent, image: Callable[..., str]) -> Leased:
+    """Starts containers in leases, on a host of each engine."""
+    return Leased(engine, agent, image)
+
+
+@pytest.fixture
+def fake_leased(fake_engine: Host, fake_agent: ServedAgent, image: Callable[..., str]) -> Leased:
+    """The same on the fake kernel's GPUs."""
+    return Leased(fake_engine, fake_agent, image)
 
 
 @pytest.fixture

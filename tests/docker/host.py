@@ -60,6 +60,8 @@ for path in /proc /sys /dev /run /tmp /etc/docker /etc/group /etc/passwd "$check
     [ -f "$path" ] || mkdir -p "$dir/chroot$path"
     mount --rbind "$path" "$dir/chroot$path"
 done
+# A root of the namespace's own: `docker exec` would leave one that is only chroot's.
+cd "$dir/chroot" && pivot_root . mnt && cd /
 """
 GPULEASE = """\
 #!/usr/bin/python3 -I
@@ -84,6 +86,11 @@ class Host:
     view: Space
     cgroup: str
     process: subprocess.Popen[str] | None = None
+
+    @property
+    def users(self) -> dict[str, int]:
+        """The uids of its users by name; all may use docker."""
+        return USERS
 
     @property
     def fake(self) -> bool:
@@ -135,8 +142,6 @@ class Host:
             text = daemon_json(self.directory, self.cgroup, self.fake, **(cdi | settings))
             self.path("/etc/docker/daemon.json").write_text(text)
         words = ["dockerd"] if self.kind.client == "docker" else _podman_service(self.kind.socket)
-        if self.kind.chroot:
-            words = ["/usr/sbin/chroot", f"{self.directory}/chroot", *words]
         with (self.directory / "engine.log").open("ab") as log:
             self.process = self.view.start(*words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.until(self._answers)

@@ -1,8 +1,4 @@
-"""Tiny images of this machine's and older C libraries, without a registry: archives for `import`.
-
-All but `busybox` have a program `take` of their C library: `glibc`, with a shell and busybox, `musl`, `old`,
-a glibc of years ago, and `static`, which loads none.
-"""
+"""Tiny images without a registry: archives for `import`, made of what this machine has."""
 
 from __future__ import annotations
 
@@ -10,114 +6,115 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fakekfd.newer import newer_root
 from tests.hook.userland import cache, floor
 from tests.slurm.space import ROOT
 
-SOURCE = ROOT / "tests/slurm/containers/take.c"
-PLACES = ("dev", "proc", "sys", "etc", "run", "tmp", "root")
-TAKE = "bin/take"
-APPLETS = (
-    "sh",
-    "cat",
-    "echo",
-    "env",
-    "grep",
-    "id",
-    "kill",
-    "ls",
-    "ps",
-    "setsid",
-    "sleep",
-    "stat",
-    "true",
-    "wc",
-)
-LOADER, LIBC = "lib64/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu/libc.so.6"
-MUSL = "lib/ld-musl-x86_64.so.1"
-OLD = "bullseye"
+PLACES = ("bin", "dev", "proc", "sys", "etc", "run", "tmp", "root")
+APPLETS = ["sh", "cat", "echo", "env", "grep", "id", "kill", "ls", "ps", "setsid", "sleep", "stat", "true"]
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+LOADER = "lib64/ld-linux-x86-64.so.2"
+HEADER = Path("/usr/include/hip/hip_runtime_api.h")
+OLD = cache() / "bullseye"
+
+
+def busybox(root: Path) -> None:
+    """This machine's glibc and busybox."""
+    _busybox(root, Path("/"))
 
 
 def glibc(root: Path) -> None:
-    """This machine's glibc, busybox and `take`."""
-    _busybox(root)
-    _compile(root / TAKE, "gcc", *floor(root / "tmp"))
-    shutil.rmtree(root / "tmp/floor")
+    """The same, and `take`, which asks KFD for VRAM."""
+    _busybox(root, Path("/"))
+    _take(root, "gcc", *floor(root / "tmp"))
+
+
+def old(root: Path) -> None:
+    """A glibc of years ago, and `take`."""
+    _copy(OLD / LIBRARIES / "ld-linux-x86-64.so.2", root / LOADER)
+    _copy(OLD / LIBRARIES / "libc.so.6", root / "lib/x86_64-linux-gnu/libc.so.6")
+    _take(root, "gcc", *floor(root / "tmp"))
 
 
 def musl(root: Path) -> None:
     """This machine's musl, and `take`."""
-    _copy(Path("/usr/lib/x86_64-linux-musl/libc.so"), root / MUSL)
-    _compile(root / TAKE, "musl-gcc")
+    _copy(Path("/usr/lib/x86_64-linux-musl/libc.so"), root / "lib/ld-musl-x86_64.so.1")
+    _take(root, "musl-gcc")
 
 
 def static(root: Path) -> None:
-    """`take` alone, linked against no library."""
-    _compile(root / TAKE, "musl-gcc", "-static")
+    """`take` alone, which loads no library."""
+    _take(root, "musl-gcc", "-static")
 
 
-def old(root: Path) -> None:
-    """A glibc of years ago, and `take`; needs what `make userlands` unpacks."""
-    libraries = cache() / OLD / "usr/lib/x86_64-linux-gnu"
-    _copy(libraries / "ld-linux-x86-64.so.2", root / LOADER)
-    _copy(libraries / "libc.so.6", root / LIBC)
-    _compile(root / TAKE, "gcc", *floor(root / "tmp"))
-    shutil.rmtree(root / "tmp/floor")
+def rocm(root: Path) -> None:
+    """The newer ROCm's libraries, busybox, and as `hip` the HIP program of tests/rocm."""
+    newer = newer_root()
+    assert newer is not None
+    _busybox(root, newer)
+    hip = f"/{LIBRARIES}/libamdhip64.so.5"
+    for library in (hip, *_needed(newer, hip)):
+        _copy(newer / library.lstrip("/"), root / "lib/x86_64-linux-gnu" / Path(library).name)
+    _compile(root / "bin/hip", "gcc", ROOT / "tests/rocm/program.c", "-lamdhip64")
 
 
-def busybox(root: Path) -> None:
-    _busybox(root)
+@dataclass(frozen=True)
+class Image:
+    """What makes an image's root in an empty directory, and what that needs: programs, and files."""
+
+    make: Callable[[Path], None]
+    programs: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+
+    def missing(self) -> str | None:
+        """Why it cannot be made here."""
+        lacks = [name for name in self.programs if shutil.which(name) is None]
+        lacks += [str(path) for path in self.files if not path.exists()]
+        return f"needs {lacks[0]}: make test-docker gets it" if lacks else None
+
+    def archive(self, directory: Path) -> Path:
+        """Its archive, made once in *directory*."""
+        made = directory / f"{self.make.__name__}.tar"
+        if not made.exists():
+            root = directory / self.make.__name__
+            for place in PLACES:
+                (root / place).mkdir(parents=True)
+            self.make(root)
+            with tarfile.open(made, "w") as file:
+                file.add(root, ".", filter=_of_root)
+            shutil.rmtree(root)
+        return made
 
 
-IMAGES: dict[str, Callable[[Path], None]] = {
-    "glibc": glibc,
-    "musl": musl,
-    "static": static,
-    "old": old,
-    "busybox": busybox,
+IMAGES = {
+    "busybox": Image(busybox, ("busybox",)),
+    "glibc": Image(glibc, ("busybox", "gcc")),
+    "old": Image(old, ("gcc",), (OLD,)),
+    "musl": Image(musl, ("musl-gcc",)),
+    "static": Image(static, ("musl-gcc",)),
+    "rocm": Image(rocm, ("busybox", "gcc"), (HEADER, newer_root() or Path("the newer ROCm's chroot"))),
 }
 
 
-def missing(name: str) -> str | None:
-    """Why an image cannot be made here."""
-    if name == "old" and not (cache() / OLD).exists():
-        return "needs the root of an old release: make userlands"
-    programs = {"busybox": ("busybox",), "glibc": ("busybox", "gcc"), "old": ("gcc",)}.get(
-        name, ("musl-gcc",)
-    )
-    lacks = next((program for program in programs if shutil.which(program) is None), None)
-    return f"needs {lacks}: make test-docker installs it" if lacks else None
-
-
-def archive(name: str, directory: Path) -> Path:
-    """The archive of an image, made once in *directory*."""
-    made = directory / f"{name}.tar"
-    if not made.exists():
-        root = directory / name
-        for place in PLACES:
-            (root / place).mkdir(parents=True)
-        (root / "bin").mkdir()
-        IMAGES[name](root)
-        with tarfile.open(made, "w") as file:
-            file.add(root, ".", filter=_of_root)
-    return made
-
-
-def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = 0
-    return entry
-
-
-def _busybox(root: Path) -> None:
+def _busybox(root: Path, system: Path) -> None:
+    """This machine's busybox, with the libraries of the Debian *system*."""
     program = shutil.which("busybox")
     assert program is not None
     shutil.copy(program, root / "bin/busybox")
-    words = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout.split()
-    for library in (Path(word) for word in words if word.startswith("/")):
-        _copy(library, root / str(library).lstrip("/"))
+    for library in _needed(Path("/"), program):
+        _copy(system / library.lstrip("/"), root / library.lstrip("/"))
     for applet in APPLETS:
         (root / "bin" / applet).symlink_to("busybox")
+
+
+def _needed(system: Path, binary: str) -> list[str]:
+    """The libraries that a program or library of *system* loads, and the loader."""
+    words = ["/usr/sbin/chroot", system, "ldd", binary]
+    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout  # fails for a static one
+    return [word for word in said.split() if word.startswith("/")]
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -125,5 +122,15 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copy(source.resolve(), target)
 
 
-def _compile(program: Path, compiler: str, *flags: str) -> None:
-    subprocess.run([compiler, "-O1", "-o", program, SOURCE, *flags], check=True)
+def _take(root: Path, compiler: str, *flags: str) -> None:
+    _compile(root / "bin/take", compiler, ROOT / "tests/slurm/containers/take.c", *flags)
+    shutil.rmtree(root / "tmp/floor", ignore_errors=True)
+
+
+def _compile(program: Path, compiler: str, source: Path, *flags: str) -> None:
+    subprocess.run([compiler, "-O1", "-o", program, source, *flags], check=True)
+
+
+def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    return entry

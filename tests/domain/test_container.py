@@ -111,14 +111,18 @@ def test_devices_are_numbered_anew_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "version", "parent"),
+    ("engine", "driver", "version", "parent"),
     [
-        ("systemd", "2", "gpulease-7.slice"),
-        ("cgroupfs", "2", "/gpulease.slice/gpulease-7.slice"),
-        ("systemd", "1", None),
-        ("cgroupfs", "1", None),
+        (Engine.DOCKER, "systemd", "2", "gpulease-7.slice"),
+        (Engine.PODMAN, "systemd", "2", "gpulease-7.slice"),
+        (Engine.DOCKER, "cgroupfs", "2", "/gpulease.slice/gpulease-7.slice"),
+        (Engine.PODMAN, "cgroupfs", "2", "/gpulease.slice/gpulease-7.slice/containers"),
+        (Engine.DOCKER, "cgroupfs", "1", None),
+        (Engine.PODMAN, "systemd", "1", None),
     ],
 )
-def test_where_an_engine_is_told_to_put_a_container(driver: str, version: str, parent: str | None) -> None:
-    """systemd's driver knows a slice by its name, the other one by its path; version 1 knows none of ours."""
-    assert cgroup_parent(driver, version, "/gpulease.slice/gpulease-7.slice") == parent
+def test_where_an_engine_is_told_to_put_a_container(
+    engine: Engine, driver: str, version: str, parent: str | None
+) -> None:
+    """By a slice's name under systemd, else by a path, which podman refuses where a slice's name ends it."""
+    assert cgroup_parent(engine, driver, version, "/gpulease.slice/gpulease-7.slice") == parent
