@@ -84,6 +84,15 @@ class Ledger(Queries):
         self._passing = False
         self._trouble = "the ledger is not open"
 
+    def reopen(self) -> None:
+        """Try again to open it where what was in the way may have passed; raises what `write` does.
+
+        Every write does so, too. But without a schema nothing can be read, and so nobody comes to write.
+        """
+        if self._passing:
+            with self.write(release=True):
+                pass
+
     def health(self) -> LedgerHealth:
         trouble = self._trouble or self._reserve.trouble()
         return LedgerHealth(trouble is None, trouble)

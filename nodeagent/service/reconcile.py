@@ -118,7 +118,7 @@ class Reconciler:
             self._guarded(listener.act, name)
         if self._due("look", self._periods.look):
             # What no change of the ledger announces.
-            for look in (self._topology, self._compare, self._drains):
+            for look in (self._ledger.reopen, self._topology, self._compare, self._drains):
                 self._guarded(look, look.__name__.strip("_"))
             for name, further in self._looks.items():
                 self._guarded(further, name)

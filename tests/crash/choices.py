@@ -32,15 +32,18 @@ class Choices:
 
     # -- while no agent runs ----------------------------------------------------------------------------
 
-    def meanwhile(self) -> str | None:
-        """A holder may end or time pass, or an administrator does something; what the next start then is."""
+    def meanwhile(self, *, sidecars: bool) -> str | None:
+        """A holder may end or time pass, or an administrator does something; what the next start then is.
+
+        *sidecars*: whether these are sure to say what the ledger says, so that one may lose that.
+        """
         if self._chance.random() > SOMETHING_MEANWHILE:
             return None
         mishaps: list[tuple[float, Callable[[], str | None]]] = [
             (6.0, self._end_a_holder),
             (3.0, self._let_time_pass),
-            (1.5, self._lose_the_ledger),
-            (3.0 if self._restorable() else 0.0, self._restore),
+            (1.5 if sidecars else 0.0, self._lose_the_ledger),
+            (3.0 if sidecars and self._restorable() else 0.0, self._restore),
             (1.0 if not self._world.later else 0.0, self._install_next_version),
         ]
         (_, mishap), *_ = self._chance.choices(mishaps, [weight for weight, _ in mishaps])

@@ -53,7 +53,8 @@ class Harness:
         self._word = Word()
         self._choices: Choices
         self._wrong = False  # something was found in this round
-        self._refused = False  # whether the disk failed in this life
+        self._failing = False  # whether the disk fails in this verb
+        self._refused = False  # whether it failed since the last look at everything that it let be
         self._acts: deque[str] = deque(maxlen=MOST_TOLD)  # what was done last, for a finding's report
 
     def round(self) -> None:
@@ -64,6 +65,7 @@ class Harness:
             old = self._chance.random() < OLD_LEDGER
             self._world = World(self._tools, keeps=self._power, real_time=real_time, old=old)
             self._word = Word()
+            self._refused = False
             self._choices = Choices(self._chance, self._world, self._word)
         self.rounds += 1
         self._wrong = False
@@ -81,7 +83,7 @@ class Harness:
 
     def _live(self, world: World) -> None:
         state = world.ledger().digest()  # also of one that is lost now
-        mishap = self._choices.meanwhile()
+        mishap = self._choices.meanwhile(sidecars=not self._refused)
         ledger = world.ledger()
         running = world.spawn()
         self._acts.append(f"round {self.rounds}")
@@ -89,7 +91,6 @@ class Harness:
         asked: dict[str, Any] = {}
         verb = mishap or ("start" if ledger.pools else "rebuild" if self._word.forgotten else "migrate")
         last: tuple[str, str, Kill | Refusal] | None = None
-        self._refused = False
         try:
             for _ in range(self._chance.randint(1, MOST_VERBS) + 1):
                 kill = self._aimed(verb, state)
@@ -125,6 +126,7 @@ class Harness:
     def _aimed(self, verb: str, state: str) -> Kill | Refusal:
         """What is to befall the agent in *verb*."""
         refusal = self._aim.refusal(verb, state) if self._errors else None
+        self._failing = refusal is not None
         if refusal is None:
             return self._aim.kill(verb, state)
         self._aim.tried[verb, state].add(refusal)
@@ -206,8 +208,9 @@ class Harness:
             self._found(verb, [f"fault: {fault}: {answer['why']}"])
 
     def _looked(self, world: World, verb: str, answer: dict[str, Any], ledger: Ledger) -> None:
-        if self._refused:
-            return  # the next start makes good what could not be done
+        if self._failing:
+            return  # the next look makes good what could not be done
+        self._refused = False
         if answer.get("unready"):
             self._found(verb, [f"the agent takes no grants: {answer['unready']}"])
         outside = world.outside()

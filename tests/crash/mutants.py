@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from nodeagent.domain.lease import SliceState
@@ -38,8 +38,14 @@ def errors_ignored() -> None:
 
     @contextmanager
     def careless(self: Ledger, *, release: bool = False) -> Iterator[Transaction]:
-        with suppress(DiskFull), write(self, release=release) as tx:
-            yield tx
+        begun = False
+        try:
+            with write(self, release=release) as tx:
+                begun = True
+                yield tx
+        except DiskFull:
+            if not begun:
+                raise
 
     Ledger.write = careless  # type: ignore[method-assign]
 

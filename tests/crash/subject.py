@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,9 @@ def build(state: Path, root: Path, machine: Machine, clock: Clock) -> wiring.Bui
         limits=settings.Limits(live_leases=10_000, queued_leases=10_000, grants_per_second=1e9),
     )
     node = Node(SimulatedTree(root, machine), root, machine.name)
-    return wiring.build(config, node, clock=clock)  # type: ignore[arg-type]
+    built = wiring.build(config, node, clock=clock)  # type: ignore[arg-type]
+    built.reconciler._periods = replace(built.reconciler._periods, look=0)  # each look is at everything
+    return built
 
 
 def old_ledger(file: Path, device: str) -> None:
@@ -171,7 +173,7 @@ class Verbs:
         """One look at everything, and the end of what it begins."""
         self._built.reconciler.run_once()
         self._settle()
-        return {}
+        return {"unready": self._agent.unready()}
 
     reap = reconcile  # of a holder that the harness has ended, or of time that it let pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from service_builders import House, admin, order_of
 
 from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.domain.lease import Lease, LeaseState
+from nodeagent.ledger import ledger
 from nodeagent.ledger.faults import DiskFull
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.transaction import Transaction
@@ -75,6 +77,26 @@ def test_a_release_waits_for_the_first_scan(lease: Lease, build, disk: Disk) -> 
     disk.fails = False
     house.look()
     assert house.state(lease.id) is LeaseState.RELEASED
+
+
+def test_a_ledger_without_a_schema_gets_one_when_the_disk_works(build, monkeypatch) -> None:
+    """A first start on a disk that fails needs no other: a look migrates what cannot be read."""
+    first = build()
+    first.die()
+    for path in first.spool.parent.glob("ledger*"):
+        path.unlink()
+
+    def failing(path: Path) -> None:
+        path.touch(mode=0o600)
+        raise DiskFull("the disk failed")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(ledger, "migrate", failing)
+        house = build()
+        assert "the disk failed" in str(house.agent.unready())
+    house.look()
+    assert house.agent.unready() is None
+    house.grant(cus=8)
 
 
 def test_nothing_is_granted_of_devices_that_the_ledger_does_not_know(build, disk: Disk) -> None:
