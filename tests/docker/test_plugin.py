@@ -338,11 +338,10 @@ def test_images_are_built(guarded: Guarded) -> None:
     guarded.host.said("rmi", "built")
 
 
+@pytest.mark.parametrize("shared_guarded", [NEWER_DOCKER], indirect=True, ids=["newer-docker"])
 def test_a_compose_file_passes(guarded: Guarded) -> None:
     """Up with a build, volumes and shared namespaces, logs, and down, while a lease has a container."""
     host, (config, labels, _) = guarded.host, leased(guarded)
-    if host.client("compose", "version").returncode:
-        pytest.skip("this docker has no compose")
     directory = host.directory / "compose"
     directory.mkdir(exist_ok=True)
     (directory / "Dockerfile").write_text("FROM busybox\nRUN echo built >/made\n")
