@@ -24,6 +24,7 @@ body() {
         field SLURM_JOB_RESTART_COUNT "${SLURM_JOB_RESTART_COUNT-}" &&
         field SLURM_JOB_START_TIME "${SLURM_JOB_START_TIME-}" &&
         field SLURM_JOB_PARTITION "${SLURM_JOB_PARTITION-}" &&
+        field SLURM_JOB_EXCLUSIVE "${SLURM_JOB_EXCLUSIVE-}" &&
         field SLURM_JOB_EXTRA "${SLURM_JOB_EXTRA-}" &&
         field SLURM_JOB_COMMENT "${SLURM_JOB_COMMENT-}" &&
         field SLURMD_NODENAME "${SLURMD_NODENAME-}" &&

@@ -26,7 +26,7 @@ _NAMES = frozenset(
         "SLURM_JOB_GPUS",
         "SLURM_JOB_ID",
         "SLURM_JOB_PARTITION",
-        "SLURM_JOB_QOS",
+        "SLURM_JOB_EXCLUSIVE",
         "SLURM_JOB_RESTART_COUNT",
         "SLURM_JOB_SLUID",
         "SLURM_JOB_START_TIME",
@@ -201,11 +201,11 @@ def _at_ns(environment: Mapping[str, str]) -> int | None:
 def _cgroup_names(job_id: int, environment: Mapping[str, str]) -> tuple[str, ...]:
     """``job_<id>``, or from Slurm 26.05 on the SLUID; with CgroupJobIdPaths=yes it is the first again.
 
-    25.11 gives the SLUID and still has the old name; SLURM_JOB_QOS came with 26.05 (slurmd/prep.c).
+    25.11 gives the SLUID and still has the old name; SLURM_JOB_EXCLUSIVE came with 26.05.
     """
     sluid = _matching(environment, "SLURM_JOB_SLUID", _SLUID)
     names = [f"job_{job_id}"] if sluid is None else [f"job_{job_id}", sluid]
-    return tuple(reversed(names)) if "SLURM_JOB_QOS" in environment else tuple(names)
+    return tuple(reversed(names)) if "SLURM_JOB_EXCLUSIVE" in environment else tuple(names)
 
 
 def _one_line(text: str) -> str:

@@ -135,7 +135,7 @@ def test_what_a_jobs_cgroup_may_be_called():
     """The job's id; with 26.05, which tells the QOS, the SLUID first; never anything else."""
     assert job().cgroup_names == ("job_42",)
     assert job(SLURM_JOB_SLUID="s5K1KKYAYG5D00").cgroup_names == ("job_42", "s5K1KKYAYG5D00")
-    newer = job(SLURM_JOB_SLUID="s5K1KKYAYG5D00", SLURM_JOB_QOS="normal")
+    newer = job(SLURM_JOB_SLUID="s5K1KKYAYG5D00", SLURM_JOB_EXCLUSIVE="NO")
     assert newer.cgroup_names == ("s5K1KKYAYG5D00", "job_42")
 
 

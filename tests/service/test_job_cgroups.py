@@ -71,7 +71,7 @@ def test_what_slurm_made_is_slurms_to_remove(site, scope):
 
 def test_a_newer_slurms_name_is_found(site, scope):
     """From 26.05 on the directory has the SLUID; an empty one of the other name changes nothing."""
-    told = {"SLURM_JOB_SLUID": "s5K1KKYAYG5D00", "SLURM_JOB_QOS": "normal"}
+    told = {"SLURM_JOB_SLUID": "s5K1KKYAYG5D00", "SLURM_JOB_EXCLUSIVE": "NO"}
     lease = site.granted(**told)
     assert lease.cgroup == f"{scope.path}/s5K1KKYAYG5D00"
     scope.directory("job_42").mkdir()
@@ -81,7 +81,7 @@ def test_a_newer_slurms_name_is_found(site, scope):
 
 def test_the_directory_in_use_counts(site, scope, children):
     """With CgroupJobIdPaths=yes Slurm uses the other name: the limits move there, and ours goes."""
-    lease = site.granted(SLURM_JOB_SLUID="s5K1KKYAYG5D00", SLURM_JOB_QOS="normal")
+    lease = site.granted(SLURM_JOB_SLUID="s5K1KKYAYG5D00", SLURM_JOB_EXCLUSIVE="NO")
     scope.step(children.sleeper().pid)
     site.house.reconciler.run_once()
     assert where(site, lease)[0] == f"{scope.path}/job_42"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .lab import Lab
+from .settings import SCRIPTS
 from .versions import VERSION
 
 pytestmark = pytest.mark.slurm
@@ -23,6 +24,20 @@ def test_a_batch_job_runs_until_it_is_cancelled(lab: Lab) -> None:
     assert task.environment["SLURM_SHARDS_ON_NODE"] == "2"
     lab.cluster.cancel(task.job)
     assert lab.cluster.queue() == {}
+
+
+@pytest.mark.skipif(VERSION < (26, 5), reason="older ones call a job's cgroup job_<id>")
+def test_a_prolog_is_told_what_the_jobs_cgroup_is_called(lab: Lab) -> None:
+    """By its SLUID, and by a variable that is always there from the version on that uses it as the name."""
+    dump, prolog = "/run/nodeagent/slurm-told", lab.node.path(f"{SCRIPTS}/prolog")
+    ours = prolog.read_text()
+    prolog.write_text(f"#!/bin/sh\n/usr/bin/env >{dump}\n{ours}")
+    lab.cluster.srun("--nodelist=gpu0", "--gres=shard:1", "true")
+    prolog.write_text(ours)
+    told = dict(line.split("=", 1) for line in lab.node.path(dump).read_text().splitlines())
+    assert told["SLURM_JOB_SLUID"].startswith("s")
+    assert told["SLURM_JOB_EXCLUSIVE"] == "NO"
+    lab.node.path(dump).unlink()
 
 
 def test_the_daemons_are_of_the_version_that_is_tested(lab: Lab) -> None:

@@ -34,6 +34,7 @@ JOB = {
     "SLURM_JOB_RESTART_COUNT": "0",
     "SLURM_JOB_START_TIME": "1790000000",
     "SLURM_JOB_PARTITION": "main",
+    "SLURM_JOB_EXCLUSIVE": "NO",
     "SLURM_JOB_EXTRA": "gpulease:shards=2",
     "SLURMD_NODENAME": "n0",
     "SLURM_CONF": "/etc/slurm/slurm.conf",
