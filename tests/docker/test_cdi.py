@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -138,18 +139,50 @@ def test_the_agent_gone_a_device_stays(engine: Host, agent: ServedAgent, image: 
     assert agent.call("GET", f"/v1/leases/{device['id']}")["container"]["cdi"] == device["container"]["cdi"]
 
 
-def test_a_container_sees_banks_of_its_slices_size(lab: Lab, kind: Kind, image: Image) -> None:
-    """Over sysfs, where neither the container nor its root can take them away."""
+@dataclass(frozen=True)
+class Given:
+    """A lease of one of the fake kernel's GPUs, which is a device on *host*."""
+
+    host: Host
+    lease: dict[str, Any]
+    kfd_node: int
+    gpu_id: int
+
+    def run(self, image: str, *command: str, enter: Sequence[str] = ("run", "--rm")) -> list[str]:
+        """What a command in a container of the lease prints."""
+        return self.host.client(*enter, *words(self.lease), image, *command).stdout.split("\n")[:-1]
+
+
+@pytest.fixture
+def given(lab: Lab, kind: Kind) -> Iterator[Given]:
+    """A lease of a fake GPU; both end with the test."""
     host, agent = lab.host(kind, GPUS)
     for _ in clean(host, agent):
-        name = image(host, "busybox")
         lease = json.loads(host.run(*GRANT.split(), "--json").stdout)
-        node = agent.call("GET", f"/v1/devices/{lease['slices'][0]['device']}")["kfd_node"]
-        path = f"/sys/class/kfd/kfd/topology/nodes/{node}/mem_banks"
-        take = f"umount {path}; cat {path}/0/properties"
-        shown = host.client("run", "--rm", *words(lease), name, "sh", "-c", take).stdout
-        assert f"size_in_bytes {SHOWN}" in shown
+        device = agent.call("GET", f"/v1/devices/{lease['slices'][0]['device']}")
+        yield Given(host, lease, device["kfd_node"], device["gpu_id"])
+        host.remove_containers()
         end(agent, lease)
+
+
+def test_a_container_sees_banks_of_its_slices_size(given: Given, image: Image) -> None:
+    """Over sysfs, where neither the container nor its root can take them away."""
+    path = f"/sys/class/kfd/kfd/topology/nodes/{given.kfd_node}/mem_banks"
+    take = f"umount {path}; cat {path}/0/properties"
+    assert f"size_in_bytes {SHOWN}" in given.run(image(given.host, "busybox"), "sh", "-c", take)
+
+
+@pytest.mark.parametrize("before", [(), ("env", "-i")], ids=["as it is", "env -i"])
+def test_the_hook_is_in_the_container(given: Given, image: Image, before: tuple[str, ...]) -> None:
+    """By a file that no program's environment takes away: what fits is allocated, what does not is denied."""
+    asked = (str(given.gpu_id), str(4 << 30), str(8 << 30))
+    assert given.run(image(given.host, "glibc"), *before, "/bin/take", *asked) == ["allocated", "denied"]
+
+
+def test_the_hook_is_in_containers_of_musl(given: Given, image: Image) -> None:
+    """Whose loader reads no file: by a variable."""
+    asked = (str(given.gpu_id), str(4 << 30), str(8 << 30))
+    assert given.run(image(given.host, "musl"), "/bin/take", *asked) == ["allocated", "denied"]
 
 
 def test_the_compose_file_of_the_documentation(newer: Host, lab: Lab, image: Image) -> None:
