@@ -8,26 +8,51 @@ from typing import Any
 
 import pytest
 
-NAME = "nodeagent.local/lease=0123456789abcdef0123456789abcdef"
-LABELS = ["--label", "gpulease.lease=1001"]
+TICKET = "0123456789abcdef" * 2
+NAME = f"nodeagent.local/lease={TICKET}"
+LABELS = ["--label", "gpulease.lease=1001", "--label", f"gpulease.ticket={TICKET}"]
+PARENT = ["--cgroup-parent", "gpulease-1001.slice"]
 
 
 @pytest.fixture
 def device(agent: Any) -> str:
     """An agent that makes leases CDI devices; the name of the first."""
-    agent.container = {"cdi": NAME, "labels": {"gpulease.lease": "1001"}}
+    agent.container = {"cdi": NAME, "labels": {"gpulease.lease": "1001", "gpulease.ticket": TICKET}}
     return NAME
 
 
+def anchor_of(agent: Any) -> dict[str, Any]:
+    (body,) = agent.called("POST", "/v1/leases")
+    assert body["cdi"] is True
+    return body["anchor"]
+
+
 def test_stdout_has_nothing_but_options_for_docker_run(agent: Any, gpulease: Any, device: str) -> None:
-    """One line that a shell splits into words; the lease itself is shown on stderr."""
+    """One line that a shell splits into words; the lease, which lives by its container, is on stderr."""
     done = gpulease("grant", "--cdi", "--vram", "8G")
     (line,) = done.stdout.splitlines()
-    parent = ["--cgroup-parent", "gpulease-1001.slice"]
-    assert line.split() == shlex.split(line) == ["--device", device, *parent, *LABELS]
+    assert line.split() == shlex.split(line) == ["--device", device, *PARENT, *LABELS]
     assert "1001" in done.stderr
-    (body,) = agent.called("POST", "/v1/leases")
-    assert (body["cdi"], body["anchor"]) == (True, {"kind": "ttl"})
+    assert anchor_of(agent) == {"kind": "container", "engine": "docker", "start_seconds": 900}
+
+
+def test_with_a_time_of_its_own_a_device_is_for_many_containers(
+    agent: Any, gpulease: Any, device: str
+) -> None:
+    """It lives by that, and says how to renew it."""
+    done = gpulease("grant", "--cdi", "--ttl", "4h")
+    assert anchor_of(agent) == {"kind": "ttl"}
+    assert "gpulease renew 1001" in done.stderr
+
+
+def test_podmans_own_words(agent: Any, gpulease: Any, device: str) -> None:
+    """A cgroup's name is spelled for one engine, so it is left out where the agent did not know which."""
+    agent.container |= {"engine": "podman"}
+    assert gpulease("grant", "--cdi", "podman").stdout.split() == ["--device", device, *PARENT, *LABELS]
+    assert anchor_of(agent)["engine"] == "podman"
+    agent.container |= {"engine": None}
+    words = gpulease("grant", "--cdi", "podman", "--ttl", "4h").stdout.split()
+    assert words == ["--device", device, "--label", "gpulease.lease=1001", *LABELS[2:]]
 
 
 def test_what_adds_nothing_is_left_out(agent: Any, gpulease: Any, device: str) -> None:
@@ -40,7 +65,7 @@ def test_compose_reads_its_variables_from_a_file(agent: Any, gpulease: Any, devi
     """Also what is empty: a variable that is not set is a warning of compose's."""
     agent.container |= {"cgroup_parent": None}
     lines = gpulease("grant", "--cdi", "env").stdout.splitlines()
-    assert lines == ["GPULEASE_ID=1001", f"GPULEASE_CDI={device}", "GPULEASE_CGROUP_PARENT="]
+    assert lines == ["GPULEASE_ID=1001", f"GPULEASE_TICKET={TICKET}", "GPULEASE_CGROUP_PARENT="]
 
 
 def test_json_is_the_answer_as_ever(gpulease: Any, device: str) -> None:

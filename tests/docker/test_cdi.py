@@ -19,7 +19,8 @@ from .kinds import NEWER_DOCKER, PODMAN, Kind
 pytestmark = pytest.mark.docker
 COMPOSE = ROOT / "docs/compose.yaml"
 Image = Callable[[Host, str], str]
-GRANT = "gpulease grant --cdi --cu 25% --vram 8G"
+GRANT = "gpulease grant {} --cu 25% --vram 8G"
+FOR_MANY = (*GRANT.format("--cdi --ttl=10m").split(), "--json")
 SHOWN = (8 << 30) - (8 << 30) // 100
 HELD = ("sleep", "1000")
 
@@ -33,7 +34,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def device(engine: Host, agent: ServedAgent) -> Iterator[dict[str, Any]]:
     """A lease that is a device, as the agent shows it; released in the end."""
-    lease = json.loads(engine.run(*GRANT.split(), "--json").stdout)
+    lease = json.loads(engine.run(*FOR_MANY).stdout)
     yield lease
     agent.call("DELETE", f"/v1/leases/{lease['id']}?wait=5")
 
@@ -48,18 +49,16 @@ def end(agent: ServedAgent, lease: dict[str, Any]) -> None:
 
 def test_docker_run_with_a_granted_lease(engine: Host, agent: ServedAgent, image: Image) -> None:
     """As the documentation has it, by a user: the lease's nodes alone are there, and its variables."""
-    name = image(engine, "busybox")
+    name, client = image(engine, "busybox"), engine.kind.client
     inside = "ls /dev/kfd /dev/dri; echo $ROCR_VISIBLE_DEVICES $HIP_VISIBLE_DEVICES $GPULEASE_ID"
-    line = f"{engine.kind.client} run --rm --network=none $({GRANT}) {name} sh -c '{inside}'"
-    user = "alice" if engine.kind.client == "docker" else None
-    ran = engine.run("sh", "-c", line, user=user)
-    (lease,) = agent.leases()
-    device = lease["slices"][0]["device"]
-    node = agent.call("GET", f"/v1/devices/{device}")
-    shown = ran.stdout.split()
-    assert shown == ["/dev/kfd", "/dev/dri:", node["render_node"], node["uuid"], "0", str(lease["id"])], (
-        ran.stderr
-    )
+    grant = GRANT.format(f"--cdi {client}")
+    line = f"{client} run --rm --network=none $({grant}) {name} sh -c '{inside}'"
+    ran = engine.run("sh", "-c", line, user="alice" if client == "docker" else None)
+    kfd, dri, render, visible, hip, number = ran.stdout.split() or [ran.stderr] * 6
+    lease = agent.call("GET", f"/v1/leases/{number}")
+    device = agent.call("GET", f"/v1/devices/{lease['slices'][0]['device']}")
+    assert (kfd, dri, render) == ("/dev/kfd", "/dev/dri:", device["render_node"])
+    assert (visible, hip) == (device["uuid"], "0")
     end(agent, lease)
 
 
@@ -158,7 +157,7 @@ def given(lab: Lab, kind: Kind) -> Iterator[Given]:
     """A lease of a fake GPU; both end with the test."""
     host, agent = lab.host(kind, GPUS)
     for _ in clean(host, agent):
-        lease = json.loads(host.run(*GRANT.split(), "--json").stdout)
+        lease = json.loads(host.run(*FOR_MANY).stdout)
         device = agent.call("GET", f"/v1/devices/{lease['slices'][0]['device']}")
         yield Given(host, lease, device["kfd_node"], device["gpu_id"])
         host.remove_containers()
@@ -201,7 +200,7 @@ def test_the_compose_file_of_the_documentation(newer: Host, lab: Lab, image: Ima
     without = newer.run(*compose, "up")
     assert without.returncode != 0
     assert "take a lease: gpulease grant --cdi env" in without.stderr
-    granted = newer.run("sh", "-c", f"{GRANT.replace('--cdi', '--cdi env')} >{directory}/.env")
+    granted = newer.run("sh", "-c", f"{GRANT.format('--cdi env')} >{directory}/.env")
     (lease,) = agent.leases()
     up = newer.run(*compose, "up", "--no-color")
     assert up.returncode == 0, up.stderr

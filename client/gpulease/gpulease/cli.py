@@ -106,9 +106,9 @@ def _add_leasing(command: _Add) -> None:
     grant.add_argument(
         "--cdi",
         nargs="?",
-        const="run",
-        choices=("run", "env"),
-        help="as a CDI device: print options for docker run (default), or a compose file's .env",
+        const="docker",
+        choices=("docker", "podman", "env"),
+        help="as a CDI device: print options for docker (default) or podman, or a compose file's .env",
     )
     adopt = command("adopt", "take in what already runs; memory stays advisory")
     adopt.add_argument("target", metavar="PID|CGROUP", help="a process, or the path of a cgroup")

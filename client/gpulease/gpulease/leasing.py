@@ -21,22 +21,37 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def grant(call: Invocation) -> int:
-    """The lease belongs to a client by name, and lives by its time to live: nothing of ours stays running.
-
-    As a CDI device its words are all that stdout has, for a shell to put into another command.
-    """
+    """The lease belongs to a client by name, and lives by its time to live: nothing of ours stays running."""
+    if call.args.cdi:
+        return _grant_device(call)
     request_id = call.args.request_id or new_request_id()
-    more = {"cdi": True} if call.args.cdi else {}
-    lease = _granted(call, {"kind": "client", "id": request_id}, {"kind": "ttl"}, request_id, **more)
-    if call.args.cdi and not call.args.json:
-        _print_device(call, lease)
-    else:
-        _print(call, lease)
+    lease = _granted(call, {"kind": "client", "id": request_id}, {"kind": "ttl"}, request_id)
+    _print(call, lease)
     if not call.args.json:
-        call.err.line(
-            f"gpulease: run `gpulease renew {lease.id}` before it ends, `gpulease release {lease.id}` after"
-        )
+        call.err.line(_until_released(lease))
     return 0
+
+
+def _grant_device(call: Invocation) -> int:
+    """stdout has nothing but words for another command. The lease lives by its container, or by its time."""
+    from gpulease.containers import cdi
+
+    request_id, form = call.args.request_id or new_request_id(), call.args.cdi
+    anchor = {"kind": "ttl"} if call.args.ttl else cdi.anchor(form)
+    lease = _granted(call, {"kind": "client", "id": request_id}, anchor, request_id, cdi=True)
+    if call.args.json:
+        call.body(lease.raw)
+        return 0
+    for line in cdi.lines(lease, form):
+        call.out.line(line)
+    show_lease(call.err, lease)
+    begins = f"gpulease: it begins with its container, within {cdi.START_SECONDS} seconds, and ends with it"
+    call.err.line(_until_released(lease) if call.args.ttl else begins)
+    return 0
+
+
+def _until_released(lease: Lease) -> str:
+    return f"gpulease: run `gpulease renew {lease.id}` before it ends, `gpulease release {lease.id}` after"
 
 
 def adopt(call: Invocation) -> int:
@@ -130,14 +145,6 @@ def shell_line(name: str, value: object) -> str:
     if not str(value).isprintable():
         raise UsageError(f"the agent serves control characters in {name}")
     return f"export {name}='" + str(value).replace("'", "'\\''") + "'"
-
-
-def _print_device(call: Invocation, lease: Lease) -> None:
-    from gpulease.containers.cdi import env_lines, run_words
-
-    for line in env_lines(lease) if call.args.cdi == "env" else (run_words(lease),):
-        call.out.line(line)
-    show_lease(call.err, lease)
 
 
 def _print(call: Invocation, lease: Lease) -> None:
