@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from service_builders import House, admin, order_of, user
 
+from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.config import Cdi
 from nodeagent.domain.container import Container, Engine
@@ -59,8 +60,10 @@ def test_only_who_may_use_a_lease_is_told_its_device(house: House) -> None:
     assert told(house, admin(), lease) == told(house, user(1000), lease) is not None
 
 
-def test_a_device_is_revoked_before_anybody_is_ended(house: House) -> None:
+@pytest.mark.cgroup2
+def test_a_device_is_revoked_before_anybody_is_ended(build: Build, tree: CgroupTree) -> None:
     """It is the journal's last entry, so that nobody comes in while the others go."""
+    house = build(tree=tree)
     lease = house.grant(request=asked())
     assert house.ledger.effects(lease.id)[-1].kind == "cdi"
     ended = house.release(lease)
