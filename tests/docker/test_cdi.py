@@ -62,6 +62,38 @@ def test_docker_run_with_a_granted_lease(engine: Host, agent: ServedAgent, image
     end(agent, lease)
 
 
+@pytest.fixture
+def anchored(engine: Host, agent: ServedAgent, image: Image) -> dict[str, Any]:
+    """A lease that lives by the container `held`, which is running and known as its."""
+    name, client = image(engine, "busybox"), engine.kind.client
+    grant = GRANT.format(f"--cdi {client}")
+    line = f"{client} run --detach --name=held --network=none $({grant}) {name} {' '.join(HELD)}"
+    engine.said("ps")  # podman answers by its socket from now on
+    started = engine.run("sh", "-c", line)
+    assert started.returncode == 0, started.stderr
+    (lease,) = agent.leases()
+    engine.until(lambda: agent.call("GET", f"/v1/leases/{lease['id']}")["anchor"]["armed"])
+    return lease
+
+
+def test_a_lease_ends_with_the_container_that_was_given_it(
+    engine: Host, agent: ServedAgent, anchored: dict[str, Any]
+) -> None:
+    """However that ends."""
+    engine.said("kill", "held")
+    engine.until(lambda: agent.call("GET", f"/v1/leases/{anchored['id']}")["state"] == "released")
+
+
+def test_a_container_ends_with_the_lease_that_it_was_given(
+    engine: Host, agent: ServedAgent, anchored: dict[str, Any]
+) -> None:
+    """It would hold what is another's by then; and it is not started again."""
+    assert agent.call("DELETE", f"/v1/leases/{anchored['id']}?wait=5")["state"] in ("releasing", "released")
+    engine.until(lambda: not engine.inspect("held")["State"]["Running"])
+    engine.until(lambda: agent.call("GET", f"/v1/leases/{anchored['id']}")["state"] == "released")
+    assert engine.client("start", "held").returncode != 0
+
+
 def test_a_device_is_revoked_with_its_lease(
     engine: Host, agent: ServedAgent, image: Image, device: Any
 ) -> None:
