@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ def test_bad_memory(agent: Any, engine: FakeEngine, run: Any, content: bytes) ->
     (file,) = engine.cache.iterdir()
     file.write_bytes(content)
     assert run("docker", "run", *SHARE, "img").returncode == 0
+    assert agent.called("POST", "/v1/leases$")[1]["anchor"]["libc"] == "glibc-2.36"
+
+
+def test_memory_of_another_image(agent: Any, engine: FakeEngine, run: Any) -> None:
+    """A remembered image is believed of itself alone, whatever its file is called."""
+    run("docker", "run", *SHARE, "img")
+    (file,) = engine.cache.iterdir()
+    remembered = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**remembered, "key": "another", "libc": "static"}), encoding="utf-8")
+    run("docker", "run", *SHARE, "img")
     assert agent.called("POST", "/v1/leases$")[1]["anchor"]["libc"] == "glibc-2.36"
 
 
