@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent.adapters.private_directory import check_private
 from nodeagent.adapters.systemcalls import outside_fault
+from nodeagent.domain.container import is_id
 from nodeagent.domain.docker_ticket import Ticket, digest, ticket_from
 from nodeagent.domain.errors import InvalidField, OutsideFault
 
@@ -24,7 +24,6 @@ TICKETS = Path("/run/nodeagent/tickets")
 _USED, _BOUND = ".used", ".bound"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 256 * 1024
-_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class Tickets:
@@ -107,7 +106,7 @@ def _read(path: Path) -> Ticket | None:
 def _container(path: Path) -> str | None:
     record = _load(path)
     name = record.get("container") if isinstance(record, dict) else None
-    if record is not None and not (isinstance(name, str) and _ID.fullmatch(name)):
+    if record is not None and not is_id(name):
         raise OutsideFault(path, "it names no container: remove it with its lease")
     return name
 

@@ -14,6 +14,7 @@ import secrets
 from pathlib import Path
 
 from nodeagent.adapters.systemcalls import outside_fault
+from nodeagent.domain.docker_ticket import digest
 
 _KEY_BYTES = 32
 _DIGITS = 32  # 128 bits
@@ -57,8 +58,3 @@ class Tickets:
             os.link(fresh, self._path)
         finally:
             fresh.unlink(missing_ok=True)
-
-
-def digest(ticket: str) -> str:
-    """What the ledger and the plugin's files know a ticket by."""
-    return hashlib.sha256(ticket.encode()).hexdigest()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeGuard
 
 # What is found at these paths inside, whatever the image.
 LIMITS, USAGE, NOTE = "/etc/gpulease/limits", "/run/gpulease/usage", "/etc/gpulease/lease"
@@ -81,7 +82,7 @@ def life_of(seen: Seen | None, *, restarts: bool) -> Life:
     return Life.ENDED if seen.status == "restarting" and not restarts else Life.ALIVE
 
 
-def is_id(text: object) -> bool:
+def is_id(text: object) -> TypeGuard[str]:
     """Whether *text* is a container's whole id."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from nodeagent.domain.container import is_id
 from nodeagent.domain.docker_paths import Trees
 from nodeagent.domain.docker_ticket import Ticket
-
-_ID = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
     """The node as it is now. *leased* are the ids of containers that hold leases.
 
-    *by_label* tells a ticket of `gpulease docker run` from a CDI device, whose file brings the mounts along.
+    *by_cdi*: the ticket is a CDI device's, whose file brings the mounts along.
     *buildkit* is the site's word that its daemon grants builds no devices.
     """
 
     trees: Trees
     leased: frozenset[str] = frozenset()
     ticket: Ticket | None = None
-    by_label: bool = True
+    by_cdi: bool = False
     buildkit: bool = False
 
     def why_not_join(self, container: str) -> str | None:
@@ -34,7 +32,7 @@ class Grounds:
             return None
         if container in self.leased:
             return "that container holds a lease: nobody shares its namespaces or volumes"
-        if not _ID.fullmatch(container):
+        if not is_id(container):
             return (
                 "name the other container by its whole id (docker ps --no-trunc) while containers hold leases"
             )

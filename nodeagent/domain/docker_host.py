@@ -19,7 +19,7 @@ from nodeagent.domain.docker_keys import (
     SECURITY,
 )
 from nodeagent.domain.docker_paths import within
-from nodeagent.domain.docker_ticket import by_cdi
+from nodeagent.domain.docker_ticket import token_of
 from nodeagent.domain.errors import InvalidField
 
 ASK = "ask for a GPU with `gpulease docker run`"
@@ -124,8 +124,8 @@ def _harmless(path: str) -> bool:
 def _device_requests(value: Any, grounds: Grounds) -> Iterator[str]:
     for request in objects("DeviceRequests", value):
         yield from known("a device request", request, REQUEST_KEYS)
-        extra = any(request.get(key) for key in ("Capabilities", "Count", "Options"))
-        if grounds.ticket is None or by_cdi(request) is None or extra:
+        # dockerd heeds neither Count nor Capabilities with CDI; compose sends both.
+        if grounds.ticket is None or token_of(request) is None or request.get("Options"):
             yield f"devices by request (--gpus, CDI) are not the container's: {ASK}"
 
 

@@ -6,19 +6,17 @@ unknown key nor a second reading passes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 from nodeagent.domain import docker_mounts as mounting
+from nodeagent.domain.container import LEASE_LABEL, is_id
 from nodeagent.domain.docker_body import Object, Request, known, mapping, read_object
 from nodeagent.domain.docker_grounds import Grounds
 from nodeagent.domain.docker_host import judge_host
 from nodeagent.domain.docker_keys import CREATE_KEYS, EXEC_KEYS, UPDATE_EMPTY, UPDATE_KEYS, VOLUME_KEYS
 from nodeagent.domain.docker_routes import BUILDKIT_REFUSED, Call, Route
-from nodeagent.domain.docker_ticket import LEASE_LABEL
 from nodeagent.domain.errors import InvalidField
 
-_LIKE_AN_ID = re.compile(r"/?[0-9a-f]{64}")
 _EMPTY: tuple[object, ...] = (None, False, "", [], {})
 
 
@@ -83,7 +81,7 @@ def _rename(route: Route, _body: Object, _grounds: Grounds) -> Iterator[str]:
 
 
 def _name(route: Route) -> Iterator[str]:
-    if any(_LIKE_AN_ID.fullmatch(value) for _, value in route.options):
+    if any(is_id(value.removeprefix("/")) for _, value in route.options):
         yield "a name like a container's id could be taken for it"
 
 

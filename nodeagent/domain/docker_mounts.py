@@ -27,7 +27,7 @@ def binds(value: object, grounds: Grounds) -> Iterator[str]:
 def mounts(value: object, grounds: Grounds) -> Iterator[str]:
     """Reasons against Mounts; those of the ticket's own are all to be there, and no others like them."""
     given = objects("Mounts", value)
-    own = grounds.ticket.mounts if grounds.ticket and grounds.by_label else frozenset()
+    own = grounds.ticket.mounts if grounds.ticket and not grounds.by_cdi else frozenset()
     missing = own - {mount for each in given if (mount := _bind(each)) is not None}
     for mount in sorted(missing, key=lambda mount: mount.target):
         yield f"the lease's mount at {mount.target} is missing; start it through `gpulease docker run`"

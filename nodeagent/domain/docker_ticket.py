@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from nodeagent.domain.container import TICKET_LABEL
 from nodeagent.domain.docker_body import Object, mapping, objects, text, texts
 from nodeagent.domain.errors import InvalidField
 
-TICKET_LABEL = "gpulease.ticket"
-LEASE_LABEL = "gpulease.lease"
 _OURS = "gpulease."
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _CDI = re.compile(r"nodeagent\.local/lease=([0-9a-f]{32})")
@@ -88,7 +87,12 @@ def token_in(create: Object) -> str | None:
     return token
 
 
-def by_cdi(request: Object) -> str | None:
+def by_cdi(create: Object) -> bool:
+    """Whether a container shows its ticket as a CDI device, whatever its labels."""
+    return any(_cdi_tokens(create))
+
+
+def token_of(request: Object) -> str | None:
     """The ticket in the one CDI device that an entry of DeviceRequests names; None where it is another's."""
     names = texts("DeviceIDs", request.get("DeviceIDs"))
     if request.get("Driver") != "cdi" or len(names) != 1:
@@ -100,6 +104,6 @@ def by_cdi(request: Object) -> str | None:
 def _cdi_tokens(create: Object) -> Iterator[str]:
     host = mapping("HostConfig", create.get("HostConfig"))
     for request in objects("DeviceRequests", host.get("DeviceRequests")):
-        token = by_cdi(request)
+        token = token_of(request)
         if token is not None:
             yield token

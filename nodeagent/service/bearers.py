@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodeagent.adapters.tickets import digest
 from nodeagent.domain.container import TICKET_LABEL, Engine, Seen
+from nodeagent.domain.docker_ticket import digest
 from nodeagent.domain.lease import Lease
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.contained import CONTAINER

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 from nodeagent.adapters.container_files import ContainerFiles
-from nodeagent.adapters.tickets import Tickets, digest
+from nodeagent.adapters.tickets import Tickets
 from nodeagent.domain import container
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.device import Inventory
+from nodeagent.domain.docker_ticket import digest
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Hold
 from nodeagent.domain.lease import PlacedSlice

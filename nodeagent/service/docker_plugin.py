@@ -7,20 +7,19 @@ a call and its answer.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from nodeagent.adapters.docker_tickets import Tickets
+from nodeagent.domain.container import is_id
 from nodeagent.domain.docker_body import Object, Request
 from nodeagent.domain.docker_grounds import Grounds
 from nodeagent.domain.docker_judge import read_body, why_not
 from nodeagent.domain.docker_paths import Trees
 from nodeagent.domain.docker_routes import Call, Route, route_of
-from nodeagent.domain.docker_ticket import TICKET_LABEL, token_in
+from nodeagent.domain.docker_ticket import by_cdi, token_in
 from nodeagent.domain.errors import InvalidField
 
-_ID = re.compile(r"[0-9a-f]{64}")
 _SPENT = (
     "the ticket is spent or wrong, or its lease has ended: start the container through `gpulease docker run`"
 )
@@ -77,7 +76,7 @@ class DockerPlugin:
             trees=self.trees(),
             leased=self.tickets.leased(),
             ticket=ticket,
-            by_label=TICKET_LABEL in (body.get("Labels") or {}),
+            by_cdi=ticket is not None and by_cdi(body),
             buildkit=self.buildkit,
         )
         why = why_not(route, body, grounds)
@@ -94,4 +93,4 @@ def _created(answer: bytes) -> str | None:
     except ValueError:
         return None
     name = said.get("Id") if isinstance(said, dict) else None
-    return name if isinstance(name, str) and _ID.fullmatch(name) else None
+    return name if is_id(name) else None

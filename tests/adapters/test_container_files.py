@@ -14,7 +14,8 @@ import pytest
 
 from nodeagent.adapters.container_files import ContainerFiles
 from nodeagent.adapters.container_processes import LeaseMounts, container_of
-from nodeagent.adapters.tickets import Tickets, digest
+from nodeagent.adapters.tickets import Tickets
+from nodeagent.domain.docker_ticket import digest
 from nodeagent.domain.errors import OutsideFault
 
 pytestmark = pytest.mark.root

@@ -18,9 +18,9 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.docker import images
 from tests.docker.guarded import CONTAINER, PLUGIN, Guarded, guarded_host
 from tests.docker.host import Host, running_host
+from tests.docker.images import IMAGES
 from tests.docker.kinds import DOCKER
 
 TURNS, WARM = 20, 2
@@ -68,10 +68,10 @@ def row(what: str, milliseconds: list[float]) -> str:
 
 
 def main() -> None:
-    if reason := DOCKER.missing() or images.missing("busybox"):
+    if reason := DOCKER.missing() or IMAGES["busybox"].missing():
         sys.exit(f"docker_plugin_cost: {reason}")
     with ExitStack() as last:
-        made = images.archive("busybox", Path(last.enter_context(tempfile.TemporaryDirectory())))
+        made = IMAGES["busybox"].archive(Path(last.enter_context(tempfile.TemporaryDirectory())))
         plain = last.enter_context(running_host(DOCKER))
         guard = last.enter_context(guarded_host(DOCKER))
         guarded = guard.host

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from . import images
+from .conftest import Lab
 from .guarded import CONTAINER, Answer, Guarded, guarded_host
 from .host import SECONDS
 from .kinds import DOCKER, NEWER_DOCKER, Kind
@@ -79,16 +79,13 @@ volumes:
 
 
 @pytest.fixture(scope="session", params=[DOCKER, NEWER_DOCKER], ids=lambda kind: kind.name)
-def shared_guarded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Guarded]:
-    """A dockerd of each age that asks the plugin, with one small image."""
+def shared_guarded(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Guarded]:
+    """A dockerd of each age that asks the plugin, with one small image. No agent runs."""
     kind: Kind = request.param
-    if reason := kind.missing() or images.missing("busybox"):
+    if reason := kind.missing():
         pytest.skip(reason)
     with guarded_host(kind) as guarded:
-        with images.archive("busybox", tmp_path_factory.mktemp("images")).open("rb") as file:
-            guarded.host.said("import", "-", "busybox", stdin=file)
+        lab.load(guarded.host, "busybox")
         yield guarded
 
 

@@ -289,15 +289,17 @@ def test_a_ticket_speaks_for_its_own_lease() -> None:
 
 def test_a_cdi_ticket_brings_its_mounts_along() -> None:
     """A lease's CDI device is asked for by name; its file has the mounts."""
-    grounds = Grounds(TREES, ticket=WITH_TICKET.ticket, by_label=False)
+    grounds = Grounds(TREES, ticket=WITH_TICKET.ticket, by_cdi=True)
     asked = {"Driver": "cdi", "Count": 0, "DeviceIDs": [f"nodeagent.local/lease={'a' * 32}"]}
     host = {"DeviceRequests": [asked], "CgroupParent": "gpulease-7.slice"}
     assert create(host, grounds) is None
     assert create(
         {**host, "DeviceRequests": [{**asked, "DeviceIDs": [*asked["DeviceIDs"], "amd.com/gpu=0"]}]}, grounds
     )
-    assert create({**host, "DeviceRequests": [{**asked, "Capabilities": [["gpu"]]}]}, grounds)
+    assert create({**host, "DeviceRequests": [{**asked, "Options": {"a": "b"}}]}, grounds)
     assert create({"DeviceRequests": [asked]}, grounds)
+    by_compose = {**asked, "Count": -1, "Capabilities": [["gpu"]]}
+    assert create({**host, "DeviceRequests": [by_compose]}, grounds) is None
 
 
 def test_a_lease_without_a_cgroup_of_its_own_stays_outside_others() -> None:

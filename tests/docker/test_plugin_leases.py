@@ -1,0 +1,107 @@
+"""Leases' containers behind the plugin, with an agent: what it wrote is what the plugin takes, and binds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.agent import served_agent
+
+from .conftest import MACHINE, Lab, make_device_nodes
+from .guarded import Guarded, guarded_host
+from .kinds import DOCKER, NEWER_DOCKER
+from .leased import Leased
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="session", params=[DOCKER, NEWER_DOCKER], ids=lambda kind: kind.name)
+def shared_leases(request: pytest.FixtureRequest, lab: Lab) -> Iterator[tuple[Guarded, Leased]]:
+    """A dockerd of each age that asks the plugin, and an agent on a simulated machine."""
+    if reason := request.param.missing():
+        pytest.skip(reason)
+    with (
+        guarded_host(request.param) as guarded,
+        served_agent(guarded.host, MACHINE, settings="") as agent,
+    ):
+        make_device_nodes(agent)
+        yield guarded, Leased(guarded.host, agent, lab.load)
+
+
+@pytest.fixture
+def guarded(shared_leases: tuple[Guarded, Leased], leased: Leased) -> Guarded:
+    """The host's plugin."""
+    return shared_leases[0]
+
+
+@pytest.fixture
+def leased(shared_leases: tuple[Guarded, Leased]) -> Iterator[Leased]:
+    """No container and no lease, before and after."""
+    leased = shared_leases[1]
+    yield leased
+    leased.host.remove_containers()
+    leased.host.until(lambda: not leased.agent.leftovers())
+
+
+def test_a_user_gets_a_lease_and_no_gpu_without(leased: Leased) -> None:
+    """`gpulease docker run` passes, and the same device by hand does not."""
+    done = leased.run(("ls", "/dev/kfd"), user="alice")
+    assert (done.returncode, done.stdout) == (0, "/dev/kfd\n"), done.stderr
+    device = str(leased.agent.state / "machine/dev/kfd")
+    refused = leased.host.client(
+        "run", "--rm", f"--device={device}:/dev/kfd", "busybox", "true", user="alice"
+    )
+    assert refused.returncode == 125
+    assert "gpulease docker run" in refused.stderr
+
+
+def test_a_lease_is_the_first_containers(leased: Leased, guarded: Guarded) -> None:
+    """The agent binds the one that the plugin saw; who copies its words from `docker inspect` gets nothing."""
+    container = leased.start()
+    leased.bound(container)
+    (bound,) = leased.host.path("/run/nodeagent/tickets").glob("*/*.bound")
+    assert json.loads(bound.read_text())["container"] == container.id
+    told = leased.host.inspect(container.id)
+    copied = guarded.create(told["HostConfig"], Labels=told["Config"]["Labels"])
+    assert copied.refused, copied
+    assert guarded.create({"VolumesFrom": [container.id]}).refused
+    assert leased.state(container) == "active"
+    leased.host.said("rm", "--force", container.id)
+    leased.released(container)
+
+
+def test_leases_containers_go_on_without_the_agent(leased: Leased, guarded: Guarded) -> None:
+    """docker serves them and everybody else, and refuses a GPU as before."""
+    container = leased.start()
+    leased.bound(container)
+    leased.agent.stop()
+    try:
+        assert leased.host.said("exec", container.id, "echo", "on") == "on"
+        assert leased.host.said("run", "--rm", "--network=none", "busybox", "echo", "too") == "too"
+        assert guarded.create({"Privileged": True}).refused
+        assert leased.run(("true",)).returncode == 125
+    finally:
+        leased.agent.start()
+    leased.host.said("stop", "--time=0", container.id)
+    leased.host.said("rm", container.id)
+    leased.released(container)
+
+
+@pytest.mark.parametrize("shared_leases", [NEWER_DOCKER], indirect=True, ids=["newer-docker"])
+def test_a_cdi_device_is_taken_once(leased: Leased) -> None:
+    """As it was granted, for a command line of the user's own."""
+    host = leased.host
+    grant = "$(gpulease grant --cdi --cu 25% --vram 4G)"
+    granted = host.run("sh", "-c", f"echo {grant}").stdout.split()
+    words = ("run", "--network=none", *granted, "busybox", "ls", "/dev/kfd")
+    done = host.client(*words, user="alice")
+    assert done.stdout == "/dev/kfd\n", done.stderr
+    again = host.client(*words, user="alice")
+    assert "spent" in again.stderr
+    assert (
+        host.client("run", "--device=nodeagent.local/lease=" + "f" * 32, "busybox", "true").returncode == 125
+    )
+    for lease in leased.agent.leases():
+        leased.agent.call("DELETE", f"/v1/leases/{lease['id']}?wait=5")
