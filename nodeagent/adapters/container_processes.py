@@ -105,3 +105,10 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
+
+
+def in_container_of(pid: int, first: int, container: str, proc: Path = PROC) -> bool:
+    """Whether *pid* is in the cgroup, named for *container*, that the process *first* is in, or below it."""
+    named = [line for line in _read(proc / str(first) / "cgroup").splitlines() if container in line]
+    own = _read(proc / str(pid) / "cgroup").splitlines()
+    return any(f"{line}/".startswith(f"{one}/") for one in named for line in own)

@@ -14,6 +14,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
+from nodeagent.service.nesting import Nesting
 from nodeagent.service.orders import Caller, Order
 from nodeagent.service.placing import Draft, Placed, Placer
 from nodeagent.service.plan import Planner, adopted_by
@@ -41,6 +42,7 @@ class Booker:
         quotas: Quotas,
         planner: Planner,
         placer: Placer,
+        nesting: Nesting,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -49,6 +51,7 @@ class Booker:
         self._quotas = quotas
         self._planner = planner
         self._placer = placer
+        self._nesting = nesting
 
     def book(self, caller: Caller, order: Order) -> Booked | Refusal:
         """Book *order*, once for each request id of the caller's.
@@ -62,6 +65,8 @@ class Booker:
         if again is not None:
             return Booked(again, fresh=False)
         self._quotas.take_token(caller)
+        if order.anchor.container is not None:
+            self._nesting.check(caller.pid)
         anchor = self._anchors.open(order.anchor, caller)
         draft = self._placer.draft(
             (order.behalf or caller).uid,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from nodeagent.adapters.container_processes import container_of
 from nodeagent.adapters.processes import uids_of
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.changes import Changes
@@ -31,12 +32,22 @@ class Foreign:
 
 
 class ForeignUsers:
-    """Tells of each user and device once for as long as it lasts, and keeps *foreign* up to date."""
+    """Tells of each user and device once for as long as it lasts, and keeps *foreign* up to date.
 
-    def __init__(self, ledger: Ledger, changes: Changes, foreign: Foreign) -> None:
+    *stop* ends the container that a process is in, and says which; None: they are only told of.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        changes: Changes,
+        foreign: Foreign,
+        stop: Callable[[int], str | None] | None = None,
+    ) -> None:
         self._ledger = ledger
         self._changes = changes
         self._foreign = foreign
+        self._stop = stop
         self._known: frozenset[tuple[int, str]] = frozenset()
 
     def note(self, look: Look) -> None:
@@ -48,6 +59,7 @@ class ForeignUsers:
         if new:
             self._tell({key: users[key] for key in sorted(new)}, look)
         self._known = frozenset(users)
+        self._stop_containers(users)
         moved = (abs(before.get(key, 0) - by_device.get(key, 0)) for key in before.keys() | by_device.keys())
         if new or any(size >= MOVED_BYTES for size in moved):
             self._changes.announce()
@@ -56,13 +68,25 @@ class ForeignUsers:
         with self._ledger.write(release=True) as tx:
             for (uid, device), pids in users.items():
                 held = sum(look.by_process.get((pid, device), 0) for pid in pids)
+                where = container_of(pids[0])
                 tx.event(
                     "foreign_user",
                     uid=None,
                     device=device,
                     reason=f"uid {uid} uses the device outside every lease",
-                    data={"uid": uid, "pids": pids[:16], "vram_bytes": held},
+                    data={"uid": uid, "pids": pids[:16], "vram_bytes": held, "container": where},
                 )
+
+    def _stop_containers(self, users: _Users) -> None:
+        if self._stop is None:
+            return
+        for (uid, device), pids in users.items():
+            stopped = {one for pid in pids if (one := self._stop(pid)) is not None}
+            for container in sorted(stopped):
+                why = f"a container of uid {uid} uses the device outside every lease: docker.on_foreign"
+                with self._ledger.write(release=True) as tx:
+                    data = {"container": container}
+                    tx.event("container_stopped", uid=None, device=device, reason=why, data=data)
 
 
 def _users(look: Look) -> _Users:

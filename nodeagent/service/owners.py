@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,22 +34,24 @@ class Owners:
     cgroups: Mapping[str, Mapping[int, int]]  # lease by inode, by path: only that of the path now counts
     processes: Mapping[tuple[int, int], int]  # lease by pid and start time
     proc: Path = PROC
+    mounted: Callable[[int], Owner] = lambda pid: None  # by what an engine mounted into its container
 
     def of(self, pid: int) -> Identity | None:
         """Who *pid* is and whose; None where it has ended."""
         start_time = start_time_of(pid, self.proc)
         if start_time is None:
             return None
-        return Identity(pid, start_time, self._by_cgroup(pid) or self._by_process(pid))
+        owner = self.by_cgroup(pid) or self.mounted(pid) or self._by_process(pid)
+        return Identity(pid, start_time, owner)
 
     def of_all(self, pids: Iterable[int]) -> dict[int, Identity]:
         return {pid: identity for pid in pids if (identity := self.of(pid))}
 
     def of_zombie(self, pid: int) -> Owner:
         """Whose *pid* was, if it has ended and its parent took no note yet: so long it has its cgroup."""
-        return self._by_cgroup(pid)
+        return self.by_cgroup(pid)
 
-    def _by_cgroup(self, pid: int) -> Owner:
+    def by_cgroup(self, pid: int) -> Owner:
         path = self.tree.cgroup_of(pid) if self.tree and self.cgroups else None
         while path and path != "/":  # leases nest, so the innermost counts
             recorded = self.cgroups.get(path)
@@ -70,7 +72,12 @@ class Owners:
         return None
 
 
-def owners(ledger: Ledger, tree: CgroupTree | None, clock: Clock) -> Owners:
+def owners(
+    ledger: Ledger,
+    tree: CgroupTree | None,
+    clock: Clock,
+    mounted: Callable[[int], Owner] = lambda pid: None,
+) -> Owners:
     """Read the journals of all leases that are live or still hold a slice.
 
     Threat 14: a cgroup is a lease's only while its path leads to the recorded inode; names say nothing.
@@ -78,7 +85,8 @@ def owners(ledger: Ledger, tree: CgroupTree | None, clock: Clock) -> Owners:
     refs: dict[int, CgroupRef] = {}
     cgroups: dict[str, dict[int, int]] = {}
     processes: dict[tuple[int, int], int] = {}
-    for lease, journal in ledger.journals(sorted(ledger.present()), (CGROUP, ADOPTED, PROCESS)).items():
+    present = ledger.present()
+    for lease, journal in ledger.journals(sorted(present), (CGROUP, ADOPTED, PROCESS)).items():
         for record in journal:
             here = record.arguments.get("boot_id", clock.boot_id) == clock.boot_id
             ref = ref_of(record.evidence or {}) if record.kind == CGROUP else None
@@ -90,4 +98,9 @@ def owners(ledger: Ledger, tree: CgroupTree | None, clock: Clock) -> Owners:
             if record.kind == PROCESS and here:
                 arguments: Mapping[str, object] = record.arguments
                 processes[int(str(arguments["pid"])), int(str(arguments["start_time"]))] = lease
-    return Owners(tree, refs, cgroups, processes)
+
+    def holding(pid: int) -> Owner:
+        lease = mounted(pid)
+        return lease if lease in present else None
+
+    return Owners(tree, refs, cgroups, processes, mounted=holding)

@@ -24,6 +24,7 @@ class Sources:
     kfd: Callable[[Collection[int] | None], tuple[KfdUse, ...]]
     drm: Callable[[Collection[int] | None], tuple[DrmClient, ...]]
     sdma_us: Callable[[Collection[int]], int]
+    mounted: Callable[[int], Owner] = lambda pid: None  # the lease whose note a process has mounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Sampler:
     def look(self) -> Look:
         """Look at every process."""
         # Owners first: a process that enters its lease meanwhile must not be taken for a foreign one.
-        inventory, whose = self._survey.found(), owners(self._ledger, self._tree, self._clock)
+        inventory, whose = self._survey.found(), self.owners()
         sample, identities = self.sample(whose)
         by_process = watch.used(sample, inventory)
         return Look(
@@ -83,6 +84,10 @@ class Sampler:
             by_process=by_process,
             by_owner=watch.by_owner(by_process, sample.owners),
         )
+
+    def owners(self) -> Owners:
+        """Whose processes are, as it stands now."""
+        return owners(self._ledger, self._tree, self._clock, self._sources.mounted)
 
     def sample(
         self, whose: Owners, pids: Collection[int] | None = None

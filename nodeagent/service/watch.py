@@ -7,7 +7,7 @@ survey what foreign users hold.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -54,10 +54,11 @@ class Watch:
         foreign: Foreign,
         policy: WatchPolicy = WatchPolicy(),
         further: Sequence[Note] = (),
+        stop: Callable[[int], str | None] | None = None,
     ) -> None:
         self._sampler = Sampler(ledger, clock, survey, tree, sources)
         self._notes: tuple[Note, ...] = (
-            ForeignUsers(ledger, changes, foreign),
+            ForeignUsers(ledger, changes, foreign, stop),
             Overuse(
                 ledger,
                 releaser,

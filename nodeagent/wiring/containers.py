@@ -20,6 +20,7 @@ from nodeagent.service.contained import ContainerDoor, ContainerEffect
 from nodeagent.service.container_view import ContainerViews
 from nodeagent.service.engine_watch import EngineWatch
 from nodeagent.service.engines import Engines
+from nodeagent.service.foreign_containers import ForeignContainers
 from nodeagent.service.stopping import Stopping
 from nodeagent.wiring.state import TICKET_KEY
 
@@ -55,6 +56,9 @@ class Dock:
     def views(self, ledger: Ledger) -> ContainerViews:
         seconds = max(_LEAST_STOP, math.ceil(self.grace_seconds) + _STOP_MARGIN)
         return ContainerViews(ledger, self.tickets, seconds)
+
+    def foreign(self, ledger: Ledger) -> ForeignContainers:
+        return ForeignContainers(ledger, self.engines, self.mounts, self.grace_seconds)
 
     def watches(self, announce: Callable[[], None]) -> dict[Engine, EngineWatch]:
         return {

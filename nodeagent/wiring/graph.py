@@ -123,7 +123,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     identity = Identity(socket.gethostname(), node.machine, __version__)
     views = dock.views(base.ledger)
     agent = build_agent(base, tiers, leases, jobs, identity, views, containers)
-    watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences)
+    watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences, dock)
     directories = (banks, hook, dock.files)
     threads = tuple(watches.values())
     life = Life(base, leases, reconciler, watch, baselines, sidecars, directories, threads, node.machine)
@@ -242,6 +242,7 @@ def _watch(
     baselines: Baselines,
     foreign: Foreign,
     differences: Differences,
+    dock: Dock,
 ) -> Watch:
     upkeep = Upkeep(base.ledger, base.clock, base.locks, tiers.kept)
     used = partial(used_bytes, node.tree)
@@ -254,10 +255,11 @@ def _watch(
         base.changes,
         base.tree,
         tiers.dmem,
-        figures(node),
+        figures(node, dock.mounts),
         foreign,
         _watch_policy(config),
         [upkeep, idle_use],
+        dock.foreign(base.ledger).stop if config.docker.on_foreign == "stop" else None,
     )
 
 

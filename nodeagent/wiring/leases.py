@@ -16,6 +16,7 @@ from nodeagent.service.effects import Journal
 from nodeagent.service.grant import Granter
 from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.nesting import Nesting
 from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import Quotas
@@ -66,7 +67,8 @@ def build_leases(
     entered = tiers.shared_memory.census.enter if tiers.shared_memory else lambda lease, pid: None
     journal = Journal(ledger, tiers.effects)
     placer = Placer(planner, shared_cu_percent)
-    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer)
+    nesting = Nesting(ledger, base.clock, tree)
+    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting)
     releaser = Releaser(ledger, journal, locks, changes, timeout_seconds, survey.away, tiers.obstacles.gather)
     return Leases(
         journal,

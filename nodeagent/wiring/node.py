@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nodeagent import config as settings
 from nodeagent.adapters import machine
+from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
@@ -56,12 +57,16 @@ def slurm_conf(config: settings.Config, node: Node) -> SlurmConf:
     )
 
 
-def figures(node: Node) -> Sources:
-    """Who uses what: from the node's own tree, so that a simulated one never shows the real one's."""
+def figures(node: Node, mounts: LeaseMounts | None = None) -> Sources:
+    """Who uses what: from the node's own tree, so that a simulated one never shows the real one's.
+
+    *mounts* says whose the processes in containers are.
+    """
     return Sources(
         kfd=lambda pids: kfd_use(node.tree, pids),
         drm=lambda pids: drm_clients(node.root / "proc", pids),
         sdma_us=lambda pids: sdma_us(node.tree, pids),
+        mounted=mounts.of if mounts else lambda pid: None,
     )
 
 

@@ -117,7 +117,10 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     )
     grace = GracePeriods(_grace(config.release), lost=ledger.lost)
     effects = _effects(ground, ledger, dmem, kernel, grace)
-    sources, tolerance = figures(node), config.release.leak_tolerance_bytes
+    sources, tolerance = (
+        figures(node, ground.dock.mounts if ground.dock else None),
+        config.release.leak_tolerance_bytes,
+    )
     sampler = Sampler(ledger, ground.clock, survey, tree, sources)
     kfd, used = partial(sources.kfd, None), partial(used_bytes, node.tree)
     obstacles = Obstacles(ledger, ground.clock, survey, tree, dmem, kfd, used)

@@ -116,10 +116,10 @@ def test_tickets_are_always_the_same_and_nobodys_guess(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def mounting(source: Path, target: Path) -> Iterator[int]:
+def mounting(source: Path, target: Path, before: str = "true") -> Iterator[int]:
     """The pid of a process that has *source* among its mounts, as one in a container has."""
     target.touch()
-    script = f"mount --bind {source} {target} && echo ready && exec sleep 60"
+    script = f"{before} && mount --bind {source} {target} && echo ready && exec sleep 60"
     with subprocess.Popen(["unshare", "--mount", "sh", "-ec", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
@@ -142,12 +142,13 @@ def test_a_mount_proves_whose_a_process_is(files: ContainerFiles, run: Path, tmp
 def test_a_file_that_only_looks_like_a_note_proves_nothing(
     files: ContainerFiles, run: Path, tmp_path: Path
 ) -> None:
-    """One at a like path is another file: who made it is not in the lease (threat 14)."""
-    files.prepare(7)
-    like = tmp_path / "mine" / run.name / "containers" / STEM / "7" / "lease"
-    like.parent.mkdir(parents=True)
-    like.touch()
-    with mounting(like, tmp_path / "target") as pid:
+    """One at the very same path of another file system: who made it is not in the lease (threat 14)."""
+    note = files.prepare(7)
+    point = next(parent for parent in note.parents if parent.is_mount())
+    mine, like = tmp_path / "mine", tmp_path / "mine" / note.relative_to(point)
+    mine.mkdir()
+    script = f"mount -t tmpfs none {mine} && mkdir -p {like.parent} && touch {like}"
+    with mounting(like, tmp_path / "target", script) as pid:
         assert LeaseMounts(run / "containers" / STEM).of(pid) is None
 
 

@@ -20,6 +20,7 @@ class FakeEngine:
     down: bool = False
     stubborn: bool = False
     listed: dict[str, Seen] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)  # of first processes
     calls: list[tuple[str, str]] = field(default_factory=list)
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -48,7 +49,8 @@ class FakeEngine:
     def running(self, container: str) -> Running | None:
         self._answer()
         seen = self.listed.get(container)
-        return None if seen is None else Running(container, seen.status, 4711 if seen.running else None)
+        pid = self.pids.get(container) if seen and seen.running else None
+        return None if seen is None else Running(container, seen.status, pid)
 
     def stop(self, container: str, seconds: int) -> None:
         self._answer()
