@@ -10,6 +10,7 @@ from service_builders import House, user
 from slurm_world import Scope, Site
 
 from nodeagent.domain.errors import NotAllowed
+from nodeagent.domain.lease import LeaseState
 from nodeagent.domain.slurm import Word
 from nodeagent.service.cgroup_effects import cgroup_in
 
@@ -42,6 +43,19 @@ def test_a_task_outside_its_jobs_cgroup_must_not_run(site, scope, children):
     site.granted(uid=1000)
     with pytest.raises(NotAllowed, match="is not in there"):
         task(site, children.peer(1000), SLURM_JOB_ID=42)
+
+
+def test_a_component_of_a_heterogeneous_job_is_one_of_its_own(site, scope, children):
+    """Each is in its own job's cgroup, whatever both tasks say; one ends without the other."""
+    leases = {job: site.granted(job=job, uid=1000, SLURM_HET_JOB_ID=42) for job in (42, 43)}
+    for job, lease in leases.items():
+        peer = children.peer(1000)
+        scope.step(peer.pid, name=f"job_{job}")
+        told = task(site, peer, SLURM_JOB_ID=42, SLURM_HET_JOB_ID=42)
+        assert f"export GPULEASE_ID={lease.id}" in told
+        children.end(peer.pid)
+    assert site.epilog(job=43, uid=1000, SLURM_HET_JOB_ID=42).word is Word.RELEASED
+    assert site.leases(42)[0].state is LeaseState.ACTIVE
 
 
 def test_limits_are_there_before_a_steps_code(site, scope, children):

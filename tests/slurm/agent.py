@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,6 +103,25 @@ class ServedAgent:
     def pause(self) -> None:
         """Hang the whole agent."""
         self.stopped = self._signal(signal.SIGSTOP)
+
+    @contextlib.contextmanager
+    def slowed(self) -> Iterator[None]:
+        """Give it one part in two hundred of the time: an answer of milliseconds takes seconds."""
+        over = threading.Event()
+
+        def hold_up() -> None:
+            while not over.wait(0.003):
+                self.pause()
+                over.wait(0.6)
+                self.resume()
+
+        thread = threading.Thread(target=hold_up)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def resume(self) -> None:
         """Let it go on; nsenter too, which stops with its child."""

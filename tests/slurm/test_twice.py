@@ -84,7 +84,19 @@ def test_a_job_waits_for_an_agent_that_restarts(lab: Lab) -> None:
 
 
 def test_a_slow_agent_is_waited_for(lab: Lab) -> None:
-    """A prolog that the agent answers late, within the deadline, gets its lease."""
+    """Prolog, task-prolog and epilog that are answered seconds late, within the deadline: the node stays."""
+    lab.settings(deadline=60, epilog_wait=60)
+    file = lab.file()
+    with lab.agent.slowed():
+        job = lab.cluster.sbatch(f"{lab.show} {file}", "--gres=shard:2")
+        lab.cluster.until(file.exists, why=lab.why, seconds=90)
+        lab.cluster.ended(job, seconds=90)
+    assert lab.task(file).environment["GPULEASE_ID"]
+    assert lab.agent.outcomes(job) == ["released"]
+
+
+def test_an_agent_that_answers_nothing_for_a_while_is_waited_for(lab: Lab) -> None:
+    """A prolog whose agent goes on within the deadline gets its lease."""
     lab.agent.pause()
     file = lab.file()
     lab.cluster.sbatch(f"{lab.show} {file}\nexec sleep 600", "--gres=shard:2")

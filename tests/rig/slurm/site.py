@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -19,6 +20,8 @@ SCRIPTS = Path("/usr/libexec/nodeagent/slurm")
 SECONDS = 20 * float(os.environ.get("NODEAGENT_PATIENCE", "1"))
 ADDRESS = "192.0.2.1"  # the C library resolves nothing where there are only loopback's own
 SHARDS = 8
+NEWER = Path("/dev/vdd")  # another Slurm's /usr: SLURM_ROOT of tests/rig/run
+OF_SLURMD = ("system", "slurmd")  # in its scope, beside jobs
 USER = "alice"
 # What a job's task runs: opens the one render node that it may, then a command a line, an answer each.
 TASK = """
@@ -155,6 +158,8 @@ class Site:
         for place in ("slurmctld", "slurmd"):
             Path(f"/var/lib/slurm/{place}").mkdir(parents=True, exist_ok=True)
         shutil.chown("/var/lib/slurm/slurmctld", "slurm")
+        if NEWER.exists():
+            _lay_over()
 
     def start(self) -> None:
         """Start the daemons, and wait until the node takes jobs."""
@@ -183,13 +188,17 @@ class Site:
         return command("squeue", "--noheader", "--format=%A").split()
 
     def cgroup(self, job: str) -> Path:
-        """The job's own."""
-        (found,) = CGROUPS.glob(f"system.slice/*slurmstepd.scope/job_{job}")
+        """The job's own: by its number, or from 26.05 on by its SLUID."""
+        shown = command("scontrol", "--oneliner", "show", "job", job)
+        names = {f"job_{job}", *re.findall(r"\bSLUID=(\w+)", shown)}
+        (found,) = (path for path in self.cgroups() if path.name in names)
         return found
 
     def cgroups(self) -> list[Path]:
         """Those of all jobs."""
-        return list(CGROUPS.glob("system.slice/*slurmstepd.scope/job_*"))
+        return [
+            path for path in CGROUPS.glob("system.slice/*slurmstepd.scope/*/") if path.name not in OF_SLURMD
+        ]
 
     def end_jobs(self) -> None:
         """End what a test left running."""
@@ -202,6 +211,17 @@ class Site:
 
     def stop(self) -> None:
         command("systemctl", "stop", "slurmd", "slurmctld", "munge")
+
+
+def _lay_over() -> None:
+    """Have the programs of the other Slurm: the guest's do with its C library; of plugins only its own."""
+    place = Path("/run/slurm-usr")
+    place.mkdir()
+    command("mount", "-o", "ro", str(NEWER), str(place))
+    command("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={place}:/usr", "/usr")
+    for plugins in place.glob("lib/*/slurm*"):
+        command("mount", "--bind", str(plugins), f"/usr/{plugins.relative_to(place)}")
+    command("systemctl", "daemon-reload")
 
 
 def _gres(file: Path) -> str:

@@ -56,6 +56,23 @@ def test_a_limit_is_there_before_the_first_step(site, agent) -> None:
         salloc.wait()
 
 
+def test_who_is_adopted_is_held_with_the_job(site, agent, gpus) -> None:
+    """A login that is taken into the extern step, as pam_slurm_adopt does, shares the job's limit."""
+    task = site.shards(1)
+    (given,) = agent.lease(task.job)["slices"]
+    step = next(site.cgroup(task.job).glob("step_extern/user/task_*"))
+    adopt = ("sh", "-c", f'echo $$ >{step}/cgroup.procs && exec "$@"', "adopt")
+
+    def take(size: int) -> bool:
+        script = f"exec 3<>{task.node}; printf 'alloc {size}' >&3"
+        done = subprocess.run([*adopt, *as_user("sh", "-c", script)], check=False, capture_output=True)
+        return done.returncode == 0
+
+    assert task.do(f"alloc {given['vram_bytes'] - 4096}") == "ok"
+    assert take(4096)
+    assert not take(8192)
+
+
 def test_scancel_takes_all_that_a_job_left(site, agent) -> None:
     """A job that forks away, ignores SIGTERM and holds VRAM leaves nothing."""
     script = """#!/bin/sh
