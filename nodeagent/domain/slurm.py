@@ -31,6 +31,7 @@ _NAMES = frozenset(
         "SLURM_JOB_SLUID",
         "SLURM_JOB_START_TIME",
         "SLURM_JOB_UID",
+        "SLURM_STEP_GPUS",
         "SLURM_TASK_PID",
         "SLURMD_NODENAME",
         "LD_PRELOAD",
@@ -118,12 +119,12 @@ def job_of(environment: Mapping[str, str]) -> Job:
         id=job_id,
         uid=_needed(environment, "SLURM_JOB_UID"),
         gid=_needed(environment, "SLURM_JOB_GID"),
-        gpus=_gpus(environment.get("SLURM_JOB_GPUS", "")),
+        gpus=gpus_of(environment, "SLURM_JOB_GPUS"),
         restarts=number(environment, "SLURM_JOB_RESTART_COUNT") or 0,
         start_time=number(environment, "SLURM_JOB_START_TIME") or 0,
         at_ns=_at_ns(environment),
         cgroup_names=_cgroup_names(job_id, environment),
-        node=_matching(environment, "SLURMD_NODENAME", _NODE),
+        node=node_of(environment),
         conf=conf,
         words={
             "extra": environment.get("SLURM_JOB_EXTRA", ""),
@@ -175,18 +176,24 @@ def _matching(environment: Mapping[str, str], name: str, pattern: re.Pattern[str
     return text or None
 
 
-def _gpus(text: str) -> tuple[int, ...]:
-    """``0``, ``0,2`` or ``0-3``, without repetition."""
+def node_of(environment: Mapping[str, str]) -> str | None:
+    """Slurm's name for the node. Raises InvalidField."""
+    return _matching(environment, "SLURMD_NODENAME", _NODE)
+
+
+def gpus_of(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
+    """``0``, ``0,2`` or ``0-3``, without repetition. Raises InvalidField."""
+    text = environment.get(name, "")
     if not text:
         return ()
     if not _GPUS.fullmatch(text):
-        raise InvalidField("SLURM_JOB_GPUS", "must be numbers with commas between")
+        raise InvalidField(name, "must be numbers with commas between")
     found: dict[int, None] = {}
     for part in text.split(","):
         first, _, last = part.partition("-")
         found.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
     if len(found) > MOST_GPUS:
-        raise InvalidField("SLURM_JOB_GPUS", f"names more than {MOST_GPUS} GPUs")
+        raise InvalidField(name, f"names more than {MOST_GPUS} GPUs")
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.domain.errors import InvalidField
-from nodeagent.domain.slurm import Verdict, Word, job_of, number, parse_environment
+from nodeagent.domain.slurm import Verdict, Word, gpus_of, job_of, number, parse_environment
 from nodeagent.service.epilog import Epilog
 from nodeagent.service.orders import Caller
 from nodeagent.service.prolog import Prolog
@@ -67,4 +67,5 @@ class Slurm:
         told = parse_environment(body)
         for name in ("SLURM_JOB_ID", "SLURM_HET_JOB_ID", "SLURM_TASK_PID"):
             number(told, name)
+        gpus_of(told, "SLURM_STEP_GPUS")
         return NONE if self._parts is None else self._parts.tasks.enter(caller, told)

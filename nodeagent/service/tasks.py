@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.peer import Peer
 from nodeagent.adapters.slurm import task_of
 from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.lease import Lease
+from nodeagent.domain.slurm import gpus_of, node_of
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.cgroup_effects import CGROUP, find
@@ -58,13 +59,15 @@ class Tasks:
         cgroups: JobCgroups,
         attacher: Attacher,
         constrained: Callable[[], bool] = lambda: False,
+        numbered: Callable[[str | None, Sequence[int]], Collection[str]] = lambda node, numbers: (),
     ) -> None:
         self._ledger = ledger
         self._tree = tree
         self._leases = leases
         self._cgroups = cgroups
         self._attacher = attacher
-        self._constrained = constrained  # whether Slurm closes other GPUs to a job, which renumbers its own
+        self._constrained = constrained  # whether Slurm closes other GPUs to a task, which renumbers its own
+        self._numbered = numbered  # the devices that Slurm calls so, on the node of a name
 
     def enter(self, caller: Caller, told: Mapping[str, str]) -> tuple[str, ...]:
         """Have the caller's task in its job's lease; the lines that its task-prolog prints.
@@ -95,12 +98,23 @@ class Tasks:
     def _told(self, lease: Lease, told: Mapping[str, str]) -> tuple[str, ...]:
         environment = dict(lease.environment or {})
         visible = environment.get("ROCR_VISIBLE_DEVICES") or ""
+        if not environment.get("HSA_CU_MASK"):
+            environment["ROCR_VISIBLE_DEVICES"] = visible = self._of_task(visible, lease, told)
         if _INDEXES.fullmatch(visible) and self._constrained():
             environment["ROCR_VISIBLE_DEVICES"] = _renumbered(visible)
         theirs = told.get("LD_PRELOAD", "")
         if theirs and environment.get("LD_PRELOAD") and _VALUE.fullmatch(theirs):
             environment["LD_PRELOAD"] = f"{environment['LD_PRELOAD']}:{theirs}"
         return tuple(_lines(environment))
+
+    def _of_task(self, visible: str, lease: Lease, told: Mapping[str, str]) -> str:
+        """Those of the *visible* devices of whole GPUs that Slurm gave this task of the job."""
+        numbers, each = gpus_of(told, "SLURM_STEP_GPUS"), visible.split(",")
+        if len(numbers) >= len(each) or len(each) != len(lease.slices):
+            return visible
+        devices = self._numbered(node_of(told), numbers)
+        given = [one for one, held in zip(each, lease.slices, strict=True) if held.placed.device in devices]
+        return ",".join(given) if len(given) == len(numbers) > 0 else visible
 
     def _job_cgroup(self, lease: Lease) -> str | None:
         """The path of the job's own cgroup, where the lease is held by that."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ from nodeagent.adapters.slurm import job_scope
 from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.adapters.spool import SpoolFiles
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.gres import Gres
+from nodeagent.domain.errors import AgentError
+from nodeagent.domain.gres import Gres, device_of
 from nodeagent.domain.slurm import Job
 from nodeagent.service.effects import Effect
 from nodeagent.service.epilog import Epilog
@@ -26,6 +27,7 @@ from nodeagent.service.prolog import Prolog
 from nodeagent.service.readiness import Doubts, Readiness
 from nodeagent.service.slurm import Slurm, SlurmParts
 from nodeagent.service.spool import Spool
+from nodeagent.service.survey import Survey
 from nodeagent.service.tasks import Tasks
 from nodeagent.service.vigil import Listener
 from nodeagent.wiring.leases import Base, Leases
@@ -70,7 +72,15 @@ def build_jobs(
         None if config.request_from == "none" else config.request_from,
         spool.gave_up,
     )
-    tasks = Tasks(base.ledger, base.tree, of_jobs, cgroups, leases.attacher, partial(_constrained, conf))
+    tasks = Tasks(
+        base.ledger,
+        base.tree,
+        of_jobs,
+        cgroups,
+        leases.attacher,
+        partial(_constrained, conf),
+        partial(_numbered, conf, base.survey),
+    )
     slurm = Slurm(SlurmParts(prolog, epilog, tasks, readiness))
     if base.tree is None:
         return Jobs(slurm, readiness, {"spool": spool.look})
@@ -84,6 +94,17 @@ def _gres(conf: SlurmConf) -> Callable[[Job, Inventory], Gres | None]:
         return conf.gres(inventory, node=job.node, slurm_conf=Path(job.conf) if job.conf else None)
 
     return gres
+
+
+def _numbered(conf: SlurmConf, survey: Survey, node: str | None, numbers: Sequence[int]) -> frozenset[str]:
+    """The keys of the devices that gres.conf has at *numbers*; none where it cannot be read."""
+    inventory = survey.found()
+    try:
+        gres = conf.gres(inventory, node=node)
+    except AgentError:
+        return frozenset()
+    gpus = [gpu for number in numbers if gres is not None and (gpu := gres.gpu(number)) is not None]
+    return frozenset(device.key for gpu in gpus if (device := device_of(gpu, inventory)) is not None)
 
 
 def _constrained(conf: SlurmConf) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from service_builders import House, user
-from slurm_world import Scope, Site
+from slurm_world import NODE, Scope, Site
 
 from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.lease import LeaseState
@@ -56,6 +56,21 @@ def test_a_component_of_a_heterogeneous_job_is_one_of_its_own(site, scope, child
         children.end(peer.pid)
     assert site.epilog(job=43, uid=1000, SLURM_HET_JOB_ID=42).word is Word.RELEASED
     assert site.leases(42)[0].state is LeaseState.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("given", "sees"), [("1", [1]), ("0", [0]), ("0,1", [0, 1]), ("", [0, 1]), ("7", [0, 1]), ("0,7", [0, 1])]
+)
+def test_a_task_of_fewer_gpus_than_its_job_sees_those(site, scope, children, given, sees):
+    """By their places in gres.conf, as Slurm bound it; with a number that is not the job's it sees all."""
+    site.configure(shards=0)
+    lease = site.granted(uid=1000, SLURM_JOB_GPUS="0,1")
+    peer = children.peer(1000)
+    scope.step(peer.pid)
+    lines = task(site, peer, SLURM_JOB_ID=42, SLURM_STEP_GPUS=given, SLURMD_NODENAME=NODE)
+    visible = lease.environment["ROCR_VISIBLE_DEVICES"].split(",")
+    assert len(set(visible)) == 2
+    assert f"export ROCR_VISIBLE_DEVICES={','.join(visible[at] for at in sees)}" in lines
 
 
 def test_limits_are_there_before_a_steps_code(site, scope, children):

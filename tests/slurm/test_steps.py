@@ -44,3 +44,21 @@ def test_an_allocation_without_a_step_leaves_nothing(lab: Lab) -> None:
     lab.cluster.ended()
     assert lab.agent.leases() == []
     assert len(lab.agent.leases("released", after=before)) == 1
+
+
+def test_a_task_sees_the_whole_gpus_that_slurm_bound_it_to(lab: Lab) -> None:
+    """Of a job of four GPUs: a step of two has those, a task of one its own, and a step of all the job's."""
+    files = [lab.file() for _ in range(4)]
+    two, one, other, all_four = map(str, files)
+    each = f"[ $SLURM_PROCID = 0 ] && exec {lab.show} {one}; exec {lab.show} {other}"
+    steps = f"""\
+srun -n1 --gres=gpu:2 {lab.show} {two}
+srun -n2 --gpus-per-task=1 sh -c '{each}'
+srun -n1 {lab.show} {all_four}
+"""
+    lab.cluster.sbatch(f"{steps}exec sleep 600", "--nodelist=gpu0", "--ntasks=2", "--gres=gpu:4")
+    seen = [lab.task(file).environment["ROCR_VISIBLE_DEVICES"].split(",") for file in files]
+    every = seen[3]
+    assert seen[0] == every[:2]
+    assert sorted(seen[1] + seen[2]) == sorted(every[:2])
+    assert len(set(every)) == 4

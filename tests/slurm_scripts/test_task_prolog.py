@@ -58,7 +58,11 @@ def test_a_task_gets_the_leases_variables(site: Site, agent: PlayedAgent) -> Non
     ended = site.task()
     assert (ended.code, ended.stdout) == (0, EXPORTS)
     assert [one.line for one in agent.asked] == ["POST /v1/slurm/task HTTP/1.1"]
-    assert agent.asked[0].fields == {b"SLURM_JOB_ID": b"42", b"SLURM_TASK_PID": b"4711"}
+    assert agent.asked[0].fields == {
+        b"SLURM_JOB_ID": b"42",
+        b"SLURM_STEP_GPUS": b"0",
+        b"SLURM_TASK_PID": b"4711",
+    }
 
 
 @EVERY_WAY
@@ -215,7 +219,7 @@ def test_a_users_environment_sways_nothing(site: Site, agent: PlayedAgent, kind:
     ended = site.task(**given)
     assert (ended.code, ended.stdout) == (0, EXPORTS)
     assert not (evil / "it-ran").exists()
-    assert agent.asked[0].fields == {b"SLURM_JOB_ID": b"42"} | (
+    assert agent.asked[0].fields == {b"SLURM_JOB_ID": b"42", b"SLURM_STEP_GPUS": b"0"} | (
         {} if "SLURM_TASK_PID" in given else {b"SLURM_TASK_PID": b"4711"}
     )
     assert set(agent.asked[0].environment.split(b"\0")) <= {b"", b"LC_CTYPE=C.UTF-8"}
