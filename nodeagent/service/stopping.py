@@ -55,9 +55,9 @@ class Stopping:
             waits = self._end(held.engine, held.id, in_cgroup=in_cgroup)
             if waits is not None:
                 return waits
-        return {"containers": "swept with the lease's cgroup"} if in_cgroup else self._end_strays(lease)
+        return {"containers": "swept with the lease's cgroup"} if in_cgroup else self.end_strays(lease)
 
-    def _end_strays(self, lease: int) -> Evidence | Pending:
+    def end_strays(self, lease: int) -> Evidence | Pending:
         """End containers that were given the lease by a device's name, or that no engine told of."""
         known, now = self._strays.get(lease), self._now()
         if known is not None and now < known.next:

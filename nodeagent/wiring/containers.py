@@ -50,8 +50,10 @@ class Dock:
             found = ledger.lease(lease)
             return None if found is None else found.anchor.container
 
-        stopping = Stopping(self.engines, self.mounts, self.grace_seconds, stops=self.stops)
-        return ContainerEffect(self.files, self.tickets, self.engines, self.root, stopping, bound)
+        return ContainerEffect(self.files, self.tickets, self.engines, self.root, self.stopping(), bound)
+
+    def stopping(self) -> Stopping:
+        return Stopping(self.engines, self.mounts, self.grace_seconds, stops=self.stops)
 
     def views(self, ledger: Ledger) -> ContainerViews:
         seconds = max(_LEAST_STOP, math.ceil(self.grace_seconds) + _STOP_MARGIN)

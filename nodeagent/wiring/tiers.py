@@ -24,6 +24,7 @@ from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import Clock
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cdi import CDI, CdiDoor, CdiEffect
+from nodeagent.service.cdi_users import CDI_USERS, CdiUsersEffect, CdiUsersMeans
 from nodeagent.service.census import Census
 from nodeagent.service.cgroup_effects import (
     ADOPTED,
@@ -137,6 +138,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         effects |= {
             CONTAINER: ground.dock.effect(ledger),
             CDI: CdiEffect(ground.cdi, ground.dock.tickets),
+            CDI_USERS: CdiUsersEffect(ground.clock, ground.dock.stopping().end_strays),
         }
     shared_memory = None
     if tree is not None:
@@ -154,6 +156,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         GateMeans(gate),
         KfdMeans(ground.clock),
         BanksMeans(_no_banks(config, ground.node)),
+        CdiUsersMeans(ground.clock),
     )
     # What a door is made of is the one's before it.
     doors: tuple[Door, ...] = ()

@@ -94,6 +94,18 @@ def test_a_container_ends_with_the_lease_that_it_was_given(
     assert engine.client("start", "held").returncode != 0
 
 
+def test_who_else_was_given_a_device_ends_with_its_lease(
+    engine: Host, agent: ServedAgent, image: Image, device: Any
+) -> None:
+    """Also without the cgroup and the labels that were printed: nobody has the slice before all are gone."""
+    name = image(engine, "busybox")
+    engine.said("run", "--detach", "--name=other", *words(device), name, *HELD)
+    agent.call("DELETE", f"/v1/leases/{device['id']}?wait=5")
+    engine.until(lambda: agent.call("GET", f"/v1/leases/{device['id']}")["state"] in ("released", "failed"))
+    shown = agent.call("GET", f"/v1/leases/{device['id']}")
+    assert (shown["state"], engine.inspect("other")["State"]["Running"]) == ("released", False), shown
+
+
 def test_a_device_is_revoked_with_its_lease(
     engine: Host, agent: ServedAgent, image: Image, device: Any
 ) -> None:

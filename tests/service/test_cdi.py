@@ -19,6 +19,8 @@ from nodeagent.domain.guarantee import Ipc, Memory, Requirement
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.service.cdi_users import CDI_USERS, CdiUsersEffect
+from nodeagent.service.effects import Pending
 from nodeagent.service.means import Setting
 from nodeagent.service.memory_banks import BanksEffect, BanksMeans
 from nodeagent.service.orders import Caller
@@ -65,11 +67,25 @@ def test_a_device_is_revoked_before_anybody_is_ended(build: Build, tree: CgroupT
     """It is the journal's last entry, so that nobody comes in while the others go."""
     house = build(tree=tree)
     lease = house.grant(request=asked())
-    assert house.ledger.effects(lease.id)[-1].kind == "cdi"
+    kinds = [one.kind for one in house.ledger.effects(lease.id)]
+    assert kinds[-3:] == ["occupants", "container", "cdi"]
+    assert kinds.index(CDI_USERS) < kinds.index("occupants")
     ended = house.release(lease)
     assert ended.state is LeaseState.RELEASED
     assert house.cdi.leases() == frozenset()
     assert told(house, admin(), ended) is None
+
+
+def test_a_slice_is_nobody_elses_while_a_container_has_it(house: House) -> None:
+    """Wherever its processes are; a reboot ended it."""
+    lease = house.grant(request=asked())
+    (planned,) = [one for one in house.ledger.effects(lease.id) if one.kind == CDI_USERS]
+    still = Pending("process 7 runs in a container of the lease", alive=True)
+    effect = CdiUsersEffect(house.clock, lambda lease_id: still if lease_id == lease.id else {})
+    assert effect.undo(planned.arguments, {}) is still
+    assert effect.undo({**planned.arguments, "boot_id": "another"}, {}) == CdiUsersEffect.rebooted
+    plain = house.grant(cus=8)
+    assert CDI_USERS not in [one.kind for one in house.ledger.effects(plain.id)]
 
 
 def test_what_is_left_of_no_lease_is_revoked(house: House) -> None:
