@@ -184,6 +184,12 @@ def test_seccomp_profile(agent: Any, run: Any) -> None:
     assert (done.returncode, agent.leases[1002]["state"]) == (125, "released")
 
 
+def test_json(run: Any) -> None:
+    """--json before the engine shows the lease on stderr: stdout is the container's."""
+    done = run("--json", "docker", "run", *SHARE, "img")
+    assert (done.stdout, '"id": 1001' in done.stderr) == ("started\n", True)
+
+
 def test_whole_device_is_said(run: Any) -> None:
     """A run that names no part of a device says that it takes all of it."""
     assert "whole device, exclusively" in run("docker", "run", "img").stderr

@@ -233,7 +233,8 @@ def _start_container(call: Invocation, words: list[str]) -> int:
     from gpulease.containers.wrapper import Wrapper
 
     try:
-        Wrapper(call.client, call.out, call.err, os.environ).start(call.args.command, words)
+        wrapper = Wrapper(call.client, call.out, call.err, os.environ)
+        wrapper.start(call.args.command, words, show=call.args.json)
     except HelpAsked:
         build_parser().parse_args([call.args.command, "--help"])
     return 0

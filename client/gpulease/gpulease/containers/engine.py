@@ -76,8 +76,7 @@ class Engine:
     @contextmanager
     def files(self, image: str) -> Iterator[ImageFiles]:
         """The files of an image, in a container that is made for it and never started."""
-        options = [f"{one.name}={one.value}" for one in self._line.options if one.name in _OF_PLATFORM]
-        made = self._run("create", "--network=none", *options, image, "gpulease")
+        made = self._run("create", "--network=none", *platform_of(self._line), image, "gpulease")
         if made.returncode:
             raise EngineFailed(f"{self._line.engine} create {image}: {_last(made.stderr)}")
         container = made.stdout.decode("ascii", "replace").split()[-1]
@@ -140,6 +139,11 @@ def has_init(line: CommandLine, environment: Mapping[str, str]) -> bool:
     if line.engine == "podman":
         return any(Path(one).exists() for one in _CATATONIT)
     return line.engine == "docker" or which("tini", path=environment.get("PATH")) is not None
+
+
+def platform_of(line: CommandLine) -> list[str]:
+    """The options that say which of an image's platforms is meant: all go by one name, and may by one id."""
+    return [f"{one.name}={one.value}" for one in line.options if one.name in _OF_PLATFORM]
 
 
 def flags_of(engine: str, environment: Mapping[str, str]) -> Table:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpulease.containers.commandline import CommandLine
-from gpulease.containers.engine import Engine
+from gpulease.containers.engine import Engine, platform_of
 from gpulease.containers.libc import UNKNOWN, libc_of, program_of
 from gpulease.errors import EngineFailed
 
@@ -89,7 +89,7 @@ def examined(engine: Engine, line: CommandLine, inspected: Inspected, cache: Opt
     """What there is in the image for the program that *line* starts; looked at once for each."""
     program = inspected.program(line)
     path = inspected.environment.get("PATH")
-    memory = Memory(cache, f"{line.engine}\0{inspected.id}\0{program}\0{path}")
+    memory = Memory(cache, repr((line.engine, inspected.id, *platform_of(line), program, path)))
     image = memory.recall()
     if image is None:
         with engine.files(line.image) as files:

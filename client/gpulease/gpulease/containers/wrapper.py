@@ -5,6 +5,7 @@ The lease follows the container, not us: once the client runs in our place, noth
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -67,8 +68,8 @@ class Wrapper:
         self._environment = environment
         self._relay = Relay()
 
-    def start(self, engine: str, words: Sequence[str]) -> None:
-        """Become the engine's client in a lease; comes back from a dry run only.
+    def start(self, engine: str, words: Sequence[str], show: bool = False) -> None:
+        """Become the engine's client in a lease, *show* it before; comes back from a dry run only.
 
         Raises:
             GpuleaseError: no container was asked for; no lease is left.
@@ -86,6 +87,8 @@ class Wrapper:
         try:
             command, environment = self._command(order, lease)
             self._say(f"lease {lease.id}: {_held(lease)}; image {order.image}")
+            if show:
+                self._err.line(json.dumps(lease.raw))
             if order.rootless:
                 self._client.attach(lease.id)
             self._become(command, environment)
