@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -30,12 +30,15 @@ def _distance(point: Path) -> int:
     return 1 if point.is_relative_to(_USUAL) else 2
 
 
-def mounts(raw: bytes) -> Iterator[tuple[Path, str, bool]]:
-    """Yield (mount point, file system type, whether its root is mounted); proc_pid_mountinfo(5)."""
+def mounts(raw: bytes, kinds: Collection[bytes] = ()) -> Iterator[tuple[Path, str, bool]]:
+    """Yield (mount point, file system type, whether its root is mounted); proc_pid_mountinfo(5).
+
+    Of the types *kinds* alone where there are any: a node of many containers has thousands of others.
+    """
     for line in raw.splitlines():
         left, _, right = line.partition(b" - ")
         fields, kind = left.split(b" "), right.split(b" ")[0]
-        if len(fields) >= 5 and kind:
+        if len(fields) >= 5 and kind and (not kinds or kind in kinds):
             yield Path(os.fsdecode(_unescape(fields[4]))), os.fsdecode(kind), fields[3] == b"/"
 
 
