@@ -10,7 +10,11 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-_KEPT = "lease, kind, armed, deadline_ns, ttl_seconds, pid, start_time, cgroup, inode"
+# The columns that there were before.
+_COPY = """
+    INSERT INTO anchors (lease, kind, armed, deadline_ns, ttl_seconds, pid, start_time, cgroup, inode)
+    SELECT lease, kind, armed, deadline_ns, ttl_seconds, pid, start_time, cgroup, inode FROM old_anchors
+"""
 
 
 def upgrade() -> None:
@@ -36,5 +40,5 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("lease", name=op.f("pk_anchors")),
         sqlite_strict=True,
     )
-    op.execute(f"INSERT INTO anchors ({_KEPT}) SELECT {_KEPT} FROM old_anchors")
+    op.execute(_COPY)
     op.drop_table("old_anchors")
