@@ -68,10 +68,11 @@ def why_not(means: Means, setting: Setting) -> str:
         return f"{tier.name}: {tier.why}"
     if setting.adopted:
         return f"{tier.name}: not of what runs already"
+    if setting.container is not None:
+        return f"{tier.name}: not of such a container ({tier.why})"
     if setting.cgroup is None:
         return f"{tier.name}: not of a lease without a cgroup"
-    what = "container" if setting.container else "lease"
-    return f"{tier.name}: not of such a {what} ({tier.why})"
+    return f"{tier.name}: not of such a lease ({tier.why})"
 
 
 def holds_of(done: Sequence[Done]) -> tuple[Hold, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from service_builders import House
 
 from nodeagent.adapters.supervisor import Supervisor
+from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.guarantee import Hold, Ipc, Memory, Requirement
 from nodeagent.service.ipc_effects import IpcMeans
 from nodeagent.service.means import Setting
@@ -50,6 +52,14 @@ def test_where_others_start_the_commands_nothing_is_promised(house: House, cgrou
     for means in (PrivateIpcMeans(Able()), SupervisedMeans(Able())):
         assert means.promise(setting(house, cgroup, PRIVATE)) == Hold()
         assert means.plan(7, setting(house, cgroup, PRIVATE)) == []
+
+
+def test_what_an_engine_starts_is_not_promised(house: House) -> None:
+    """A container's processes are its engine's, in the lease's cgroup or not."""
+    contained = replace(setting(house, OWN, PRIVATE), container=Container(Engine.DOCKER))
+    for means in (PrivateIpcMeans(Able()), SupervisedMeans(Able())):
+        assert means.promise(contained) == Hold()
+        assert means.plan(7, contained) == []
 
 
 def test_nothing_of_the_nodes_is_such_a_leases(house: House) -> None:
