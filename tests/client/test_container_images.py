@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,21 @@ def test_pull_policies(agent: Any, engine: FakeEngine, run: Any) -> None:
         assert done.returncode == 125
         assert done.stderr.splitlines()[-1].startswith("gpulease: EngineFailed: ")
     assert len(agent.called("POST", "/v1/leases$")) == 1
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_signal_while_an_image_is_looked_at(
+    agent: Any, engine: FakeEngine, gpulease: Any, until: Callable[..., Any], name: str
+) -> None:
+    """A signal during the look leaves neither the container that was made for it nor a lease."""
+    engine.keep("slow", 1)
+    process = gpulease.start("docker", "run", *SHARE, "img", env=engine.environment)
+    until(lambda: [words for words in engine.words() if words[0] == "cp"])
+    process.send_signal(getattr(signal, name))
+    _, err = process.communicate()
+    assert (process.returncode, agent.requests) == (125, [])
+    assert err == f"gpulease: Interrupted: {name} before the container was made\n"
+    assert engine.words()[-1] == ["rm", "c0ffee"]
 
 
 def test_rootfs(agent: Any, engine: FakeEngine, run: Any) -> None:
