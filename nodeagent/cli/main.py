@@ -13,24 +13,11 @@ from typing import Any
 import click
 
 from nodeagent import __version__
+from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN
+from nodeagent.cli.plugin import docker_plugin
+from nodeagent.cli.simulate import simulate
+from nodeagent.cli.slurm import slurm
 from nodeagent.domain.errors import AgentError, OutsideFault
-
-SOCKET = click.option(
-    "--socket", type=click.Path(path_type=Path), envvar="GPULEASE_SOCKET", help="The agent's socket."
-)
-CONFIG = click.option(
-    "--config",
-    "config_path",
-    # Named, it has to be there: the defaults in its stead would hide a typing error.
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Settings, instead of the site's.",
-)
-STATE_DIR = click.option(
-    "--state-dir", type=click.Path(path_type=Path), help="Directory of the ledger, instead of the settings'."
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the API's answer.")
-
-OK, WARN, FAILED = 0, 1, 2
 
 
 def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
@@ -241,122 +228,8 @@ def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
     click.echo(dump(left) if as_json else left_lines(left))
 
 
-@cli.command("docker-plugin")
-@click.option(
-    "--socket",
-    type=click.Path(path_type=Path),
-    default=Path("/run/docker/plugins/nodeagent.sock"),
-    show_default=True,
-    help="Listen here, where systemd hands no socket over.",
-)
-@click.option(
-    "--tickets",
-    type=click.Path(path_type=Path),
-    default=Path("/run/nodeagent/tickets"),
-    show_default=True,
-    help="The directory of leases' tickets.",
-)
-@click.option(
-    "--keep", metavar="DIR", multiple=True, help="Docker's data-root, say: bound read-only at most."
-)
-@click.option(
-    "--open", "opened", metavar="PATH", multiple=True, help="May be bound, though it lies in /run, say."
-)
-@click.option(
-    "--buildkit", is_flag=True, help="Let BuildKit's calls pass: the daemon gives builds no devices."
-)
-@click.option("--may-remove", is_flag=True, help="Exit 1 while docker's settings name the plugin.")
-def docker_plugin(
-    socket: Path,
-    tickets: Path,
-    keep: tuple[str, ...],
-    opened: tuple[str, ...],
-    buildkit: bool,
-    may_remove: bool,
-) -> None:
-    """Judge docker's calls for dockerd: a GPU only with a live lease's ticket."""
-    from nodeagent.cli.docker_plugin import DAEMON, in_use, run
-
-    if not may_remove:
-        run(socket, tickets, keep=keep, opened=opened, buildkit=buildkit)
-    elif in_use(DAEMON, socket.stem):
-        click.echo(f"{DAEMON} names {socket.stem}: take it out and reload docker first", err=True)
-        sys.exit(WARN)
-
-
-@cli.group()
-def slurm() -> None:
-    """Slurm's files: what they should hold on this node, and whether they do."""
-
-
-SIMULATE = click.option(
-    "--simulate", metavar="NAME|FILE", help="A machine file, instead of this node's GPUs."
-)
-NODE = click.option("--node", metavar="NAME", help="Slurm's name for the node, if not the host's.")
-
-
-@slurm.command("gres-conf")
-@CONFIG
-@SIMULATE
-@NODE
-@click.option("--shards", type=click.IntRange(1, 1024), help="Shards of each GPU, not what suits it best.")
-@click.option(
-    "--only", type=click.Choice(["gres.conf", "slurm.conf", "cgroup.conf"]), help="The lines of one file."
-)
-def slurm_gres_conf(
-    config_path: Path | None, simulate: str | None, node: str | None, shards: int | None, only: str | None
-) -> None:
-    """Print the lines of gres.conf, slurm.conf and cgroup.conf that share this node's GPUs."""
-    from nodeagent.cli.slurming import lines
-
-    for line in lines(config_path, simulate, node, shards, only):
-        click.echo(line)
-
-
-@slurm.command("check")
-@CONFIG
-@SIMULATE
-@NODE
-@SOCKET
-def slurm_check(
-    config_path: Path | None, simulate: str | None, node: str | None, socket: Path | None
-) -> None:
-    """Compare the site's files with what is here and running; exit 1 with warnings, 2 with failures."""
-    from nodeagent.cli.slurming import examine
-
-    findings = examine(config_path, simulate=simulate, node=node, socket=socket)
-    for finding in findings:
-        click.echo(f"{finding.level.name:4} {finding.what}: {finding.why}")
-    sys.exit(max(finding.level for finding in findings))
-
-
-@cli.group()
-def simulate() -> None:
-    """Machine files: a node's sysfs in one file that the agent can run on."""
-
-
-@simulate.command("list")
-def simulate_list() -> None:
-    """The machine files that are shipped."""
-    from nodeagent.cli.simulating import listing
-
-    for name, what in listing():
-        click.echo(f"{name:16} {what}")
-
-
-@simulate.command("capture")
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path("/"),
-    help="A copied tree, instead of this node; also a bare sys/class/kfd/kfd/topology.",
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE")
-def simulate_capture(root: Path, output: Path) -> None:
-    """Write this node's, or a copied tree's, machine file."""
-    from nodeagent.cli.simulating import write_capture
-
-    click.echo(write_capture(root, output))
+for command in (docker_plugin, slurm, simulate):
+    cli.add_command(command)
 
 
 def ledger(config_path: Path | None, state_dir: Path | None) -> Path:

@@ -1,0 +1,28 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+SOCKET = click.option(
+    "--socket", type=click.Path(path_type=Path), envvar="GPULEASE_SOCKET", help="The agent's socket."
+)
+CONFIG = click.option(
+    "--config",
+    "config_path",
+    # Named, it has to be there: the defaults in its stead would hide a typing error.
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Settings, instead of the site's.",
+)
+STATE_DIR = click.option(
+    "--state-dir", type=click.Path(path_type=Path), help="Directory of the ledger, instead of the settings'."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the API's answer.")
+SIMULATE = click.option(
+    "--simulate", metavar="NAME|FILE", help="A machine file, instead of this node's GPUs."
+)
+NODE = click.option("--node", metavar="NAME", help="Slurm's name for the node, if not the host's.")
+
+OK, WARN, FAILED = 0, 1, 2  # exit codes
