@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,17 +10,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.fakekfd.fuse_kfd import usable
-from tests.slurm.agent import ServedAgent, served_agent
+from tests.slurm.agent import ServedAgent, served
 
+from .agent import DockerAgent
 from .host import Host, running_host
 from .images import IMAGES
-from .kinds import KINDS, NEWER_DOCKER, Kind
+from .kinds import DOCKER, KINDS, NEWER_DOCKER, PODMAN, Kind
 from .leased import Leased
 
 MACHINE = "mi300x-spx"
 GPUS = 2  # of a host with the fake kernel's
-NULL = os.makedev(1, 3)  # can be opened, and is no GPU
-GROUP = 109  # of the device nodes, as `render` is on many machines
 
 
 class Lab:
@@ -41,9 +37,9 @@ class Lab:
         key = kind.name, gpus
         if key not in self._hosts:
             host = self._last.enter_context(running_host(kind, gpus))
-            agent = self._last.enter_context(served_agent(host, None if gpus else MACHINE, settings=""))
-            if not gpus:
-                make_device_nodes(agent)
+            agent = self._last.enter_context(
+                served(DockerAgent(host, None if gpus else MACHINE, settings=""))
+            )
             self._hosts[key] = host, agent
         return self._hosts[key]
 
@@ -57,17 +53,6 @@ class Lab:
         return name
 
 
-def make_device_nodes(agent: ServedAgent) -> None:
-    """Have device nodes for a simulated machine's GPUs, which has none: an engine takes nothing else."""
-    directory = agent.state / "machine/dev"
-    (directory / "dri").mkdir(parents=True)
-    renders = [device["render_node"] for device in agent.call("GET", "/v1/devices")["devices"]]
-    for name in ("kfd", *(f"dri/{render}" for render in renders)):
-        os.mknod(directory / name, stat.S_IFCHR, NULL)
-        (directory / name).chmod(0o660)
-        shutil.chown(directory / name, group=GROUP)
-
-
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """All hosts of this session."""
@@ -75,9 +60,16 @@ def lab() -> Iterator[Lab]:
         yield Lab(last, Path(directory))
 
 
-@pytest.fixture(scope="session", params=KINDS.values(), ids=KINDS)
+LEFT_OUT = {DOCKER: pytest.mark.slow, PODMAN: pytest.mark.slow}
+
+
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(kind, marks=LEFT_OUT.get(kind, ())) for kind in KINDS.values()],
+    ids=KINDS,
+)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each of the engines."""
+    """Each of the engines; the newer docker alone where slow tests are left out."""
     return request.param
 
 

@@ -8,6 +8,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.fakekfd.newer import newer_root
 
 HERE = Path(__file__).parent
@@ -50,6 +52,8 @@ DOCKER = Kind("docker", "docker", unified=False)
 NEWER_DOCKER = Kind("newer-docker", "docker", unified=True, chroot=True)
 PODMAN = Kind("podman", "podman", unified=True)
 KINDS = {kind.name: kind for kind in (DOCKER, NEWER_DOCKER, PODMAN)}
+# For tests that are to run with every engine also where slow tests are left out.
+with_each_engine = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS, indirect=True)
 
 
 def daemon_json(directory: Path, cgroup: str, fake: bool, **more: object) -> str:

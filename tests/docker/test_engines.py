@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from .host import Host
+from .kinds import with_each_engine
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, with_each_engine]
 
 
 @pytest.mark.parametrize("name", ["busybox", "glibc"])

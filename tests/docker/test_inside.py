@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from .kinds import with_each_engine
 from .leased import ASK, Container, Leased
 
 pytestmark = [pytest.mark.docker, pytest.mark.hook]
@@ -33,7 +34,8 @@ def container(fake_leased: Leased) -> Container:
     tier="hook",
     outcome="refused over the limit",
 )
-@pytest.mark.parametrize("name", ["glibc", "old", "musl"])
+@with_each_engine
+@pytest.mark.parametrize("name", ["glibc", pytest.param("old", marks=pytest.mark.slow), "musl"])
 def test_an_image_is_held(fake_leased: Leased, name: str) -> None:
     """Its program gets what its slice has, and no more."""
     done = fake_leased.run(take(fake_leased), on_first(fake_leased), image=name)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.slurm.agent import served_agent
+from tests.slurm.agent import served
 
-from .conftest import MACHINE, Lab, make_device_nodes
+from .agent import DockerAgent
+from .conftest import MACHINE, Lab
 from .guarded import Guarded, guarded_host
 from .kinds import DOCKER, NEWER_DOCKER
 from .leased import Leased
@@ -24,9 +25,8 @@ def shared_leases(request: pytest.FixtureRequest, lab: Lab) -> Iterator[tuple[Gu
         pytest.skip(reason)
     with (
         guarded_host(request.param) as guarded,
-        served_agent(guarded.host, MACHINE, settings="") as agent,
+        served(DockerAgent(guarded.host, MACHINE, settings="")) as agent,
     ):
-        make_device_nodes(agent)
         yield guarded, Leased(guarded.host, agent, lab.load)
 
 
@@ -83,7 +83,6 @@ def test_leases_containers_go_on_without_the_agent(leased: Leased, guarded: Guar
         assert leased.run(("true",)).returncode == 125
     finally:
         leased.agent.start()
-        make_device_nodes(leased.agent)  # of a simulated machine made anew
     leased.host.said("stop", "--time=0", container.id)
     leased.host.said("rm", container.id)
     leased.released(container)

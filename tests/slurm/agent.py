@@ -197,10 +197,16 @@ class ServedAgent:
         self.process.wait(READY_SECONDS)
 
 
-@contextlib.contextmanager
-def served_agent(node: Place, machine: str | None = None, settings: str = SETTINGS) -> Iterator[ServedAgent]:
+def served_agent(
+    node: Place, machine: str | None = None, settings: str = SETTINGS
+) -> contextlib.AbstractContextManager[ServedAgent]:
     """An agent that grants; its cgroups go with it."""
-    agent = ServedAgent(node, machine, settings)
+    return served(ServedAgent(node, machine, settings))
+
+
+@contextlib.contextmanager
+def served(agent: ServedAgent) -> Iterator[ServedAgent]:
+    """The agent, started; its cgroups go with it."""
     agent.state.mkdir(mode=0o700)
     try:
         agent.start()

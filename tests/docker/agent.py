@@ -1,0 +1,31 @@
+"""The agent of a host with an engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from tests.slurm.agent import ServedAgent
+
+NULL = os.makedev(1, 3)  # can be opened, and is no GPU
+GROUP = 109  # of the device nodes, as `render` is on many machines
+
+
+class DockerAgent(ServedAgent):
+    """One whose simulated GPUs can be given to containers."""
+
+    def start(self) -> None:
+        super().start()
+        if self.machine:
+            self._make_device_nodes()
+
+    def _make_device_nodes(self) -> None:
+        """Have device nodes for a simulated machine's GPUs, which has none: an engine takes nothing else."""
+        directory = self.state / "machine/dev"
+        (directory / "dri").mkdir(parents=True)
+        renders = [device["render_node"] for device in self.call("GET", "/v1/devices")["devices"]]
+        for name in ("kfd", *(f"dri/{render}" for render in renders)):
+            os.mknod(directory / name, stat.S_IFCHR)
+            (directory / name).chmod(0o660)
+            shutil.chown(directory / name, group=GROUP)
