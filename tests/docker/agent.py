@@ -26,6 +26,6 @@ class DockerAgent(ServedAgent):
         (directory / "dri").mkdir(parents=True)
         renders = [device["render_node"] for device in self.call("GET", "/v1/devices")["devices"]]
         for name in ("kfd", *(f"dri/{render}" for render in renders)):
-            os.mknod(directory / name, stat.S_IFCHR)
+            os.mknod(directory / name, stat.S_IFCHR, NULL)
             (directory / name).chmod(0o660)
             shutil.chown(directory / name, group=GROUP)
