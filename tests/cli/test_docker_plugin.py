@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,9 @@ from click.testing import CliRunner
 from nodeagent.cli import docker_plugin
 from nodeagent.cli.main import cli
 from nodeagent.domain.errors import OutsideFault
+
+UNITS = sorted((Path(__file__).resolve().parents[2] / "systemd").glob("nodeagent-docker-plugin.*"))
+STARTED = "/opt/nodeagent/bin/nodeagent docker-plugin"
 
 
 @pytest.mark.parametrize(
@@ -74,3 +78,16 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert b"authz" in own.makefile("rb").read()
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """Nothing in them is unknown to it; what they start is this command."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    for unit in UNITS:
+        text = unit.read_text().replace(STARTED, "/bin/true")
+        assert unit.suffix == ".socket" or text != unit.read_text()
+        (tmp_path / unit.name).write_text(text)
+    words = ["systemd-analyze", "verify", *(str(tmp_path / unit.name) for unit in UNITS)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert [line for line in done.stderr.splitlines() if "nodeagent-docker-plugin" in line] == []
