@@ -2,6 +2,8 @@
 
 An engine that starts a container of a lease mounts the lease's note into it. The note lies where root alone
 can go, so whoever has it among their mounts was given it by root, or inherited it. Labels are only hints.
+It counts at its own place alone: for `docker cp` docker before 24 mounts it below the container's files in
+the node's own namespace, too, where every process of the node has it among its mounts.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.adapters.processes import PROC, every_pid
+from nodeagent.domain.container import NOTE
 
 # docker-<id>.scope, libpod-<id>.scope, cri-containerd-<id>.scope, or the bare id.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)", re.ASCII | re.MULTILINE)
@@ -80,7 +83,7 @@ class LeaseMounts:
         device, pattern = note
         for mount in _mounts(self._proc / str(pid) / "mountinfo"):
             match = pattern.fullmatch(mount.root.removesuffix(_DELETED))
-            if match and mount.device == device:
+            if match and mount.device == device and mount.point == NOTE:
                 return int(match[1])
         return None
 

@@ -15,6 +15,7 @@ import pytest
 from nodeagent.adapters.container_files import ContainerFiles
 from nodeagent.adapters.container_processes import LeaseMounts, container_of
 from nodeagent.adapters.tickets import Tickets
+from nodeagent.domain.container import NOTE
 from nodeagent.domain.docker_ticket import digest
 from nodeagent.domain.errors import OutsideFault
 
@@ -116,10 +117,10 @@ def test_tickets_are_always_the_same_and_nobodys_guess(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def mounting(source: Path, target: Path, before: str = "true") -> Iterator[int]:
+def mounting(source: Path, before: str = "true", target: str = NOTE) -> Iterator[int]:
     """The pid of a process that has *source* among its mounts, as one in a container has."""
-    target.touch()
-    script = f"{before} && mount --bind {source} {target} && echo ready && exec sleep 60"
+    place = f"mount -t tmpfs none /etc && mkdir -p {Path(target).parent} && touch {target}"
+    script = f"{before} && {place} && mount --bind {source} {target} && echo ready && exec sleep 60"
     with subprocess.Popen(["unshare", "--mount", "sh", "-ec", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
@@ -127,16 +128,23 @@ def mounting(source: Path, target: Path, before: str = "true") -> Iterator[int]:
         child.kill()
 
 
-def test_a_mount_proves_whose_a_process_is(files: ContainerFiles, run: Path, tmp_path: Path) -> None:
+def test_a_mount_proves_whose_a_process_is(files: ContainerFiles, run: Path) -> None:
     """Of the lease whose note it has, also when that has been removed; and of no other instance's."""
     mounts = LeaseMounts(run / "containers" / STEM)
-    with mounting(files.prepare(7), tmp_path / "target") as pid:
+    with mounting(files.prepare(7)) as pid:
         assert mounts.of(pid) == 7
         assert mounts.processes()[pid] == 7
         assert os.getpid() not in mounts.processes()
         assert LeaseMounts(run / "containers").of(pid) is None
         files.remove(7)
         assert mounts.of(pid) == 7
+
+
+def test_a_note_below_a_containers_files_proves_nothing(files: ContainerFiles, run: Path) -> None:
+    """docker's own look into a container mounts it there for all of the node: they are not in the lease."""
+    with mounting(files.prepare(7), target=f"/etc/docker/merged{NOTE}") as pid:
+        assert LeaseMounts(run / "containers" / STEM).of(pid) is None
+        assert pid not in LeaseMounts(run / "containers" / STEM).processes()
 
 
 def test_a_file_that_only_looks_like_a_note_proves_nothing(
@@ -148,7 +156,7 @@ def test_a_file_that_only_looks_like_a_note_proves_nothing(
     mine, like = tmp_path / "mine", tmp_path / "mine" / note.relative_to(point)
     mine.mkdir()
     script = f"mount -t tmpfs none {mine} && mkdir -p {like.parent} && touch {like}"
-    with mounting(like, tmp_path / "target", script) as pid:
+    with mounting(like, script) as pid:
         assert LeaseMounts(run / "containers" / STEM).of(pid) is None
 
 

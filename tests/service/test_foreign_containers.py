@@ -13,7 +13,7 @@ from service_builders import GIB, House, admin, user
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.container_processes import in_container_of
-from nodeagent.domain.container import Container, Engine
+from nodeagent.domain.container import NOTE, Container, Engine
 from nodeagent.domain.lease import Lease
 from nodeagent.service.owners import owners
 
@@ -32,11 +32,12 @@ def house(build: Build, engine: FakeEngine, tree: CgroupTree) -> House:
 
 
 @contextmanager
-def contained(house: House, target: Path, lease: Lease | None = None) -> Iterator[int]:
-    """The pid of a process as in a container: with the note of *lease* among its mounts, if any."""
-    target.touch()
-    note = house.dock.files.note(lease.id) if lease else target
-    script = f"mount --bind {note} {target} && echo ready && exec sleep 60"
+def contained(house: House, other: Path, lease: Lease | None = None) -> Iterator[int]:
+    """The pid of a process as in a container: the note of *lease*, else *other*, is mounted at its place."""
+    other.touch()
+    note = house.dock.files.note(lease.id) if lease else other
+    place = f"mount -t tmpfs none /etc && mkdir {Path(NOTE).parent} && touch {NOTE}"
+    script = f"{place} && mount --bind {note} {NOTE} && echo ready && exec sleep 60"
     with subprocess.Popen(["unshare", "--mount", "sh", "-ec", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
