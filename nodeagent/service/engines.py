@@ -6,12 +6,13 @@ An engine is only looked at while a lease has to do with it: to connect to podma
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 
+from nodeagent.adapters.container_processes import in_container_of
 from nodeagent.adapters.engine import EngineInfo, Running
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.container import Container, Engine, Life, Seen, cgroup_parent, life_of
@@ -106,6 +107,22 @@ class Engines:
     def source(self, engine: Engine) -> Source | None:
         """Its API; None: it has none, or is not looked at here."""
         return self._sources.get(engine)
+
+    def first_process(self, container: str, pids: Iterable[int]) -> tuple[Source, Engine, int] | None:
+        """Whose *container* that is in which one of *pids* provably is, and its first process.
+
+        Whoever makes a cgroup chooses its name, a user or a container's root too. So the first process, as
+        the engine itself knows it, must be in that very cgroup.
+        """
+        for engine, source in self._sources.items():
+            try:
+                running = source.running(container)
+            except OutsideFault:
+                continue
+            first = None if running is None else running.pid
+            if first is not None and any(in_container_of(pid, first, container) for pid in pids):
+                return source, engine, first
+        return None
 
     def sight(self, engine: Engine) -> Sight | None:
         """The last look at *engine*; None where it did not answer then, or was never looked at."""

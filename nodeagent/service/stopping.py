@@ -67,8 +67,9 @@ class Stopping:
             self._strays.pop(lease, None)
             return {"containers": "none runs"}
         for container in sorted({one for pid in left if (one := container_of(pid)) is not None}):
-            for engine in Engine:
-                self._end(engine, container, in_cgroup=False)
+            found = self._engines.first_process(container, left)
+            if found is not None:
+                self._end(found[1], container, in_cgroup=False)
         said = Pending(
             f"processes {', '.join(map(str, left[:8]))} run in containers of the lease", alive=True
         )

@@ -109,6 +109,19 @@ def test_the_first_container_keeps_the_lease(house: House, engine: FakeEngine) -
     assert ("stop", copy) not in engine.calls
 
 
+def test_of_several_containers_the_first_one_is_the_leases(house: House, engine: FakeEngine) -> None:
+    """Where an agent sees them all at once; unless the plugin saw on which the ticket was spent."""
+    lease, other = taken(house), taken(house)
+    for one in (lease, other):
+        first, copy = (engine.create(labels(house, one), status="running") for _ in range(2))
+        if one is other:
+            house.dock.files.bind(one.id, copy)
+        house.dock.engines.look(Engine.DOCKER)
+        house.look()
+        held = now(house, one).anchor.container
+        assert held is not None and held.id == (copy if one is other else first)
+
+
 @pytest.mark.parametrize("ticket", ["0" * 32, "", "1"])
 def test_a_guessed_ticket_binds_nothing(house: House, engine: FakeEngine, ticket: str) -> None:
     """Nor does a lease's number alone."""

@@ -79,6 +79,25 @@ def test_a_lease_is_not_freed_under_a_container(build: Build, tree: CgroupTree, 
     assert not house.ledger.quarantined()
 
 
+def test_the_end_of_a_lease_stops_only_containers_of_its_processes(
+    build: Build, tree: CgroupTree, tmp_path: Path
+) -> None:
+    """Not one that a container's root named a cgroup for: it would end its neighbour's (threat 14)."""
+    engine = FakeEngine(version="1")
+    house = build(tree=tree, engines={Engine.DOCKER: engine})
+    lease = house.grant(user(1000), container=Container(Engine.DOCKER), cus=8, vram_bytes=GIB)
+    mine, neighbours = engine.create({}, status="running"), engine.create({}, status="running")
+    with contained(house, tmp_path / "x", lease) as pid, contained(house, tmp_path / "y") as other:
+        place(house, pid, neighbours)
+        engine.pids |= {mine: pid, neighbours: other}
+        house.release(lease)
+        assert ("stop", neighbours) not in engine.calls
+        place(house, pid, mine)
+        house.clock.turn(120)
+        house.agent.clear_lease(admin(), lease.id)
+        assert ("stop", mine) in engine.calls
+
+
 def test_processes_are_gathered_where_an_engine_has_them_elsewhere(
     build: Build, tree: CgroupTree, tmp_path: Path
 ) -> None:
