@@ -38,8 +38,15 @@ class Request:
             self.headers.get("content-type", "").lower().lstrip().startswith(("application/x-www", "multip"))
         )
 
+    def empty(self) -> bool:
+        """Whether it says of itself that it has no body.
+
+        Of several Content-Types dockerd obeys the first and hands on the last: a form's may not be seen.
+        """
+        return not self.body and self.headers.get("content-length", "").strip() == "0"
+
     def bare(self) -> bool:
-        """Whether there is no body at all."""
+        """Whether there is no body, or one in chunks that was not handed on: dockerd starts nothing then."""
         return not self.body and self.headers.get("content-length", "0").strip() == "0"
 
 

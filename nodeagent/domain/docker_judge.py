@@ -26,9 +26,11 @@ def read_body(route: Route, request: Request) -> Object:
     Raises:
         InvalidField: it cannot be read, or not in one way only.
     """
+    if route.call is Call.RENAME and not request.empty():
+        raise InvalidField("the request's body", "there is none with a rename: say so with Content-Length: 0")
+    if route.call is Call.BUILD and request.form():
+        raise InvalidField("the request's body", "options belong into the address")
     if route.call in (Call.BUILD, Call.RENAME):
-        if request.form():
-            raise InvalidField("the request's body", "options belong into the address")
         return {}
     if route.call is Call.START and request.bare():
         return {}

@@ -1,7 +1,7 @@
 """Which of the host's paths a container may have bound into it.
 
-A path is refused that is, contains or leads to a closed tree: those with devices, kernel interfaces and
-sockets. What decides who gets a GPU (docker's and the agent's own files) may be bound read-only.
+A path is refused that is, contains or leads to a closed tree: those with devices, kernel interfaces, sockets
+and secrets. What decides who gets a GPU (docker's and the agent's own files) may be bound read-only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CLOSED = ("/dev", "/proc", "/run", "/sys", "/var/run")
+# The agent's own state beside them: who reads its key knows the tickets of all leases.
+CLOSED = ("/dev", "/proc", "/run", "/sys", "/var/lib/nodeagent", "/var/run")
 OPEN = ("/dev/shm", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")  # noqa: S108 - no temporary file
 READ_ONLY = (
     "/etc/cdi",
@@ -23,7 +24,6 @@ READ_ONLY = (
     "/usr/libexec/nodeagent",
     "/var/lib/containerd",
     "/var/lib/docker",
-    "/var/lib/nodeagent",
 )
 # File systems that are devices or the kernel's own interfaces wherever they are mounted.
 CLOSED_TYPES = frozenset(
@@ -65,7 +65,7 @@ class Trees:
             if any(within(seen, tree) for tree in self.open):
                 continue
             if any(touch(seen, tree) for tree in self.closed):
-                return f"{source[:80]!r} is, contains or leads to devices or kernel interfaces of the node"
+                return f"{source[:80]!r} is, contains or leads to devices, interfaces or keys of the node"
             if not read_only and any(touch(seen, tree) for tree in self.read_only):
                 return f"{source[:80]!r} holds what decides who gets a GPU: bind it read-only"
         return None

@@ -167,11 +167,16 @@ class Anchors:
         return over(held, sighting, armed=anchor.armed)
 
     def _of_container(self, container: Container, caller: Caller, limit: int | None) -> Anchor:
-        """Until one is bound the lease also ends with who asked, unless it said how long that may take."""
+        """Until one is bound the lease also ends with who asked, unless it said how long that may take.
+
+        Raises InvalidField where that is longer than the site lets any lease idle, or there are none here.
+        """
         if self._bearers is None:
             raise InvalidField("anchor.kind", "no lease is a container's here: turned off by docker.enabled")
         self._bearers.engines.ask(container.engine)
         patient = container.start_seconds is not None
+        if (container.start_seconds or 0) > self._limits.max_ttl:
+            raise InvalidField("anchor.start_seconds", f"must lie between 1 and {self._limits.max_ttl}")
         return Anchor(
             AnchorKind.CONTAINER,
             ttl_seconds=limit,

@@ -248,6 +248,15 @@ def test_a_start_with_chunks_of_an_old_api_is_refused(guarded: Guarded) -> None:
     assert answer.refused or _too_large(answer), answer
 
 
+def test_a_second_content_type_hides_no_name(guarded: Guarded) -> None:
+    """dockerd reads the form of the first one, and hands on the second: a name like an id could come so."""
+    assert guarded.call("POST", "/containers/create?name=c1", CONTAINER).status == 201
+    kinds = "Content-Type: application/x-www-form-urlencoded", "Content-Type: text/plain"
+    body = f"name={'ab' * 32}".encode()
+    assert guarded.call("POST", "/containers/c1/rename", body, *kinds, chunked=True).refused
+    assert guarded.call("POST", "/containers/c1/rename", body, *kinds).refused
+
+
 def test_a_user_of_docker_reads_why(guarded: Guarded) -> None:
     """docker's own client prints the reason, to a user who is in docker's group only."""
     done = guarded.host.client("run", "--rm", "--privileged", "busybox", "true", user="alice")

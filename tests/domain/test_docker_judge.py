@@ -80,6 +80,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "bind of /var": {"Binds": ["/var:/v"]},
     "bind of /etc": {"Binds": ["/etc:/e"]},
     "bind of /etc/docker": {"Binds": ["/etc/docker:/e"]},
+    "bind of the agent's state read-only": {"Binds": ["/var/lib/nodeagent:/k:ro"]},
+    "bind of what holds the agent's state read-only": {"Mounts": [bind("/var/lib", ReadOnly=True)]},
     "bind of a link to /dev/dri": {"Binds": ["/srv/u/link:/d"]},
     "bind of a link to docker's socket": {"Binds": ["/srv/u//sock:/d"]},
     "bind of a link to docker's settings": {"Binds": ["/srv/u/down:/d"]},
@@ -388,6 +390,12 @@ def test_options_are_not_hidden_in_a_form() -> None:
     form = {"content_type": "application/x-www-form-urlencoded", "content_length": "30"}
     assert judged(request(b"", "/build", **form))
     assert judged(request(b"", "/containers/c1/rename?name=web", **form))
+
+
+def test_no_form_is_hidden_behind_a_second_content_type() -> None:
+    """dockerd obeys the first Content-Type and hands on the last: a rename has no body, in chunks neither."""
+    hidden = request(b"", "/containers/c1/rename?name=web", content_type="text/plain", content_length=None)
+    assert judged(hidden)
 
 
 def test_a_site_may_let_buildkit_pass() -> None:

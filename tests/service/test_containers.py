@@ -17,6 +17,7 @@ from nodeagent.config import Docker
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.errors import InvalidField, NotAllowed
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
+from nodeagent.service.anchoring import AnchorLimits
 from nodeagent.service.orders import Granted
 
 pytestmark = pytest.mark.root
@@ -91,6 +92,12 @@ def test_a_container_that_was_made_and_not_started_is_bound_unarmed(
     clock.turn(101)
     look(house)
     assert house.state(lease.id) is LeaseState.RELEASED
+
+
+def test_a_start_is_not_waited_for_longer_than_a_lease_may_idle(house: House) -> None:
+    """Else whoever may not have a ttl that long would hold a slice that long with no container in it."""
+    with pytest.raises(InvalidField, match=r"anchor\.start_seconds"):
+        taken(house, start_seconds=AnchorLimits().max_ttl + 1)
 
 
 def test_the_first_container_keeps_the_lease(house: House, engine: FakeEngine) -> None:
