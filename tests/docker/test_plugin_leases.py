@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.slurm.agent import served
+from tests.slurm.space import ROOT
 
 from .agent import DockerAgent
 from .conftest import MACHINE, Lab
@@ -40,6 +41,7 @@ def guarded(shared_leases: tuple[Guarded, Leased], leased: Leased) -> Guarded:
 def leased(shared_leases: tuple[Guarded, Leased]) -> Iterator[Leased]:
     """No container and no lease, before and after."""
     leased = shared_leases[1]
+    leased.image(leased.host, "busybox")
     yield leased
     leased.host.remove_containers()
     leased.host.until(lambda: not leased.agent.leftovers())
@@ -101,3 +103,23 @@ def test_a_cdi_device_is_taken_once(leased: Leased) -> None:
     assert done.stdout == "/dev/kfd\n", done.stderr
     assert "spent" in again.stderr
     assert "spent or wrong" in guessed.stderr
+
+
+@pytest.mark.parametrize("shared_leases", [NEWER_DOCKER], indirect=True, ids=["newer-docker"])
+def test_the_compose_example_passes(leased: Leased) -> None:
+    """docs/compose.yaml with a lease in its environment: compose's words for a CDI device are a ticket."""
+    host = leased.host
+    directory = host.directory / "compose"
+    directory.mkdir()
+    text = (ROOT / "docs/compose.yaml").read_text().replace("rocm/pytorch", "busybox")
+    text = text.replace("python train.py", "ls /dev/kfd") + "    network_mode: none\n"
+    (directory / "compose.yaml").write_text(text)
+    host.run("sh", "-c", f"gpulease grant --cdi env --cu 25% --vram 4G >{directory}/.env")
+    words = ("compose", "--project-directory", str(directory))
+    up = host.client(*words, "up", "--no-color")
+    again = host.client(*words, "up", "--force-recreate")
+    host.client(*words, "down")
+    for lease in leased.agent.leases():
+        leased.agent.call("DELETE", f"/v1/leases/{lease['id']}?wait=5")
+    assert (up.returncode, "/dev/kfd" in up.stdout) == (0, True), up.stderr
+    assert "spent" in again.stderr
