@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from nodeagent.domain.docker_grounds import Grounds
-from nodeagent.domain.docker_ticket import Mount, Ticket
 
-from .docker_bodies import IMAGE, LEASED, LENT, NODE, TREES, WITH_TICKET, create, judged, leased_host, request
+from .docker_bodies import IMAGE, LEASED, LENT, NODE, TREES, create, judged, request
 
 NULL = {"PathOnHost": "/dev/null", "PathInContainer": "/dev/kfd", "CgroupPermissions": "rwm"}
 KFD = {**NULL, "PathOnHost": "/dev/kfd"}
@@ -249,68 +247,6 @@ ORDINARY: dict[str, dict[str, Any]] = {
 def test_an_ordinary_container_passes(host: dict[str, Any]) -> None:
     """What people run every day needs no ticket, also while leases run in containers."""
     assert create(host, LENT) is None
-
-
-def test_a_lease_gives_what_is_its_own() -> None:
-    """With the ticket its devices, mounts, groups and cgroup pass."""
-    labels = {"gpulease.lease": "7", "gpulease.ticket": "x"}
-    assert create(leased_host(), WITH_TICKET, Labels=labels) is None
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"Devices": [{**KFD, "PathOnHost": "/dev/dri/renderD129"}]},
-        {"Devices": [{**KFD, "PathOnHost": "/dev/dri"}]},
-        {"CgroupParent": "gpulease-8.slice"},
-        {"CgroupParent": ""},
-        {"CgroupParent": None},
-        {"Mounts": []},
-        {"Mounts": leased_host()["Mounts"][:1]},
-        {"Mounts": [{**mount, "ReadOnly": False} for mount in leased_host()["Mounts"]]},
-        {"Mounts": [{**mount, "Target": "/x"} for mount in leased_host()["Mounts"]]},
-        {"Mounts": [*leased_host()["Mounts"], bind("/run/nodeagent/containers/gpulease/8/limits")]},
-        {"Mounts": [{**mount, "target": "/x"} for mount in leased_host()["Mounts"]]},
-        {"Privileged": True},
-        {"PidMode": "host"},
-        {"CapAdd": ["SYS_ADMIN"]},
-        {"DeviceCgroupRules": ["c 226:* rwm"]},
-        {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["amd.com/gpu=0"]}]},
-    ],
-    ids=lambda changed: json.dumps(changed)[:60],
-)
-def test_a_lease_gives_no_more_than_its_own(changed: dict[str, Any]) -> None:
-    """Nothing of its fence is left out, and nothing of another lease is taken."""
-    assert create(leased_host(**changed), WITH_TICKET)
-
-
-def test_a_ticket_speaks_for_its_own_lease() -> None:
-    """The label of another lease beside it is a lie."""
-    assert create(leased_host(), WITH_TICKET, Labels={"gpulease.lease": "8"})
-
-
-def test_a_cdi_ticket_brings_its_mounts_along() -> None:
-    """A lease's CDI device is asked for by name; its file has the mounts."""
-    grounds = Grounds(TREES, ticket=WITH_TICKET.ticket, by_cdi=True)
-    asked = {"Driver": "cdi", "Count": 0, "DeviceIDs": [f"nodeagent.local/lease={'a' * 32}"]}
-    host = {"DeviceRequests": [asked], "CgroupParent": "gpulease-7.slice"}
-    assert create(host, grounds) is None
-    assert create(
-        {**host, "DeviceRequests": [{**asked, "DeviceIDs": [*asked["DeviceIDs"], "amd.com/gpu=0"]}]}, grounds
-    )
-    assert create({**host, "DeviceRequests": [{**asked, "Options": {"a": "b"}}]}, grounds)
-    assert create({"DeviceRequests": [asked]}, grounds)
-    by_compose = {**asked, "Count": -1, "Capabilities": [["gpu"]]}
-    assert create({**host, "DeviceRequests": [by_compose]}, grounds) is None
-
-
-def test_a_lease_without_a_cgroup_of_its_own_stays_outside_others() -> None:
-    """Where the node has no cgroup2 for containers, the engine's own parent is used."""
-    mount = Mount("/run/nodeagent/containers/gpulease/7/lease", "/etc/gpulease/lease", read_only=True)
-    grounds = Grounds(TREES, ticket=Ticket(7, mounts=frozenset([mount])))
-    mounts = [{"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": True}]
-    assert create({"Mounts": mounts}, grounds) is None
-    assert create({"Mounts": mounts, "CgroupParent": "/gpulease.slice/gpulease-7.slice"}, grounds)
 
 
 @pytest.mark.parametrize(
