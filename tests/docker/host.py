@@ -103,11 +103,11 @@ class Host:
 
     def run(self, *words: str, user: str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, as a user by name; root if none is given."""
-        return self.space.run(*self._words(words, user), **self._options(options))
+        return self.space.run(*self._words(words, user), **self._options(user, options))
 
     def start(self, *words: str, user: str | None = None, **options: Any) -> subprocess.Popen[str]:
         """Start a command and leave it running; `tests.slurm.space.end` kills it."""
-        return self.space.start(*self._words(words, user), **self._options(options))
+        return self.space.start(*self._words(words, user), **self._options(user, options))
 
     def client(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command of the engine's: `docker …` or `podman …`."""
@@ -181,11 +181,11 @@ class Host:
         who = [] if user is None else ["setpriv", f"--reuid={USERS[user]}", f"--regid={USERS[user]}", groups]
         return [*who, *words]
 
-    def _options(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _options(self, user: str | None, options: dict[str, Any]) -> dict[str, Any]:
         env = {
             "PATH": f"{self.directory}/bin:{ENVIRONMENT['PATH']}",
             "DOCKER_CONFIG": f"{self.directory}/config",
-            "HOME": "/tmp",
+            "HOME": f"{self.directory}/home/{user or 'root'}",
         }
         return {**options, "env": {**env, **options.get("env", {})}}
 
@@ -247,6 +247,9 @@ def _write_files(host: Host) -> None:
         file.write(lines)
     for name, text in podman_files(host.directory, host.fake).items():
         (etc / "containers" / name).write_text(text)
+    for name, uid in {"root": 0, **USERS}.items():
+        (host.directory / "home" / name).mkdir(parents=True)
+        os.chown(host.directory / "home" / name, uid, uid)
     _write_commands(host)
 
 
