@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 from typing import TYPE_CHECKING, Any, Optional
 
 from gpulease.containers.commandline import CommandLine
@@ -138,7 +137,11 @@ def has_init(line: CommandLine, environment: Mapping[str, str]) -> bool:
     """Whether the engine finds its init program: docker brings one, and without theirs the others fail."""
     if line.engine == "podman":
         return any(Path(one).exists() for one in _CATATONIT)
-    return line.engine == "docker" or which("tini", path=environment.get("PATH")) is not None
+    if line.engine == "docker":
+        return True
+    from shutil import which
+
+    return which("tini", path=environment.get("PATH")) is not None
 
 
 def platform_of(line: CommandLine) -> list[str]:

@@ -20,7 +20,7 @@ Judge = Callable[[CommandLine, Wanted], Iterator[str]]
 _FOREIGN_RUNTIMES = ("amd", "habana", "kata", "krun", "nvidia", "runsc", "sysbox")
 # With these a container's root undoes device rules, mounts or limits from inside.
 _UNFENCING = ("ALL", "BPF", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
-_DEVICE_RULE = re.compile(r"([abc]) +(\*|[0-9]+):(\*|[0-9]+) ")
+_DEVICE_RULE = r"([abc]) +(\*|[0-9]+):(\*|[0-9]+) "
 _OUR_LABELS = "gpulease."
 
 
@@ -42,7 +42,7 @@ def _devices(line: CommandLine, _: Wanted) -> Iterator[str]:
     if nodes:
         yield f"--device {', '.join(nodes)}: leave it out; the lease brings its own GPU, and no other"
     for rule in line.values("--device-cgroup-rule"):
-        found = _DEVICE_RULE.match(rule)
+        found = re.match(_DEVICE_RULE, rule)
         majors = {str(major) for major in gpu_majors()}
         if found is None or found[1] == "a" or (found[1] == "c" and found[2] in {"*", *majors}):
             yield f"--device-cgroup-rule '{rule}' opens GPUs that are not the lease's: leave it out"

@@ -15,7 +15,7 @@ from typing import Optional
 ENGINES = ("docker", "podman", "nerdctl")
 _TABLES = Path(__file__).with_name("tables")
 # "  -e, --env list      Set …" of pflag; a boolean has no word between its name and what it does
-_HELP = re.compile(r"^ {2,6}(?:(-\w), )?(--[\w-]+)(?: (\S+))?(?:\s{2,}|\s*$)")
+_HELP = r" {2,6}(?:(-\w), )?(--[\w-]+)(?: (\S+))?(?:\s{2,}|\s*$)"
 
 
 @dataclass(frozen=True)
@@ -81,5 +81,5 @@ def read_sections(text: str) -> Mapping[str, Table]:
 
 def table_from_help(text: str) -> Table:
     """The options that a client's ``--help`` lists."""
-    found = (_HELP.match(line) for line in text.splitlines())
+    found = (re.match(_HELP, line) for line in text.splitlines())
     return Table(Flag(one[2], one[1], takes_value=one[3] is not None) for one in found if one)

@@ -20,9 +20,10 @@ _MOST_INTERPRETERS = 4  # the kernel's own limit on scripts of scripts
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MACHINES = {"x86_64": 62, "aarch64": 183}  # elf.h: EM_X86_64, EM_AARCH64
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-_GLIBC = re.compile(rb"GLIBC_2\.([0-9]{1,3})(?![0-9])")
-_GLIBC_SAYS = re.compile(rb"release version 2\.([0-9]{1,3})[., ]")
-_MUSL = re.compile(rb"\0(1\.[0-9]{1,2}\.[0-9]{1,3})[\0-]")
+# Patterns are compiled where they are used: most images are known, and need none.
+_GLIBC = rb"GLIBC_2\.([0-9]{1,3})(?![0-9])"
+_GLIBC_SAYS = rb"release version 2\.([0-9]{1,3})[., ]"
+_MUSL = rb"\0(1\.[0-9]{1,2}\.[0-9]{1,3})[\0-]"
 # They only start what they are given, and are often static where all else is not.
 _INITS = frozenset({"catatonit", "docker-init", "dumb-init", "tini", "tini-static"})
 
@@ -131,7 +132,7 @@ def _glibc(files: Files, machine: str) -> str:
     for directory in _directories(machine):
         library = files.read(f"{directory}/libc.so.6", LIBRARY_BYTES)
         if library:
-            minors = [int(one) for one in _GLIBC_SAYS.findall(library) or _GLIBC.findall(library)]
+            minors = [int(one) for one in re.findall(_GLIBC_SAYS, library) or re.findall(_GLIBC, library)]
             return f"glibc-2.{max(minors)}" if minors else UNKNOWN
     return UNKNOWN
 
@@ -144,5 +145,5 @@ def _directories(machine: str) -> Iterator[str]:
 
 
 def _musl(library: Optional[bytes]) -> str:
-    version = _MUSL.search(library or b"")
+    version = re.search(_MUSL, library or b"")
     return f"musl-{version[1].decode('ascii')}" if version else "musl"

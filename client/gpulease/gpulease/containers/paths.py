@@ -23,7 +23,7 @@ _NEVER = {
 }
 # File systems of the kernel's: a part may be shown to a container, but not be written by it.
 _ONLY_SHOWN = {"/proc": "every process of the node", "/sys": "the settings of the node's GPUs"}
-_OF_A_PROCESS = re.compile(r"/proc/([0-9]+|self|thread-self)(/|$)")
+_OF_A_PROCESS = r"/proc/([0-9]+|self|thread-self)(/|$)"
 # Where the lease's own files go in a container.
 _TAKEN = ("/etc/gpulease", "/etc/ld.so.preload", "/run/gpulease", "/usr/lib/gpulease", *_GPU_NODES)
 
@@ -74,7 +74,7 @@ def _plain(path: str) -> str:
 
 
 def _reached(name: str, read_only: bool) -> Optional[str]:
-    if _OF_A_PROCESS.match(name):
+    if re.match(_OF_A_PROCESS, name):
         return "another view of the node's files"
     for never, what in _NEVER.items():
         if _is_in(name, never) or _is_in(never, name):

@@ -20,7 +20,6 @@ from gpulease.containers.flags import tables_of
 from gpulease.containers.image import NO_IMAGE, Image, cache_directory, examined, fetched
 from gpulease.containers.local import daemon_here, is_rootless
 from gpulease.containers.placement import UNGRANTED, Placement
-from gpulease.containers.quoting import shell_line
 from gpulease.containers.wanted import Wanted, our_flags, wanted
 from gpulease.errors import BreaksFence, EngineFailed, GpuleaseError
 from gpulease.launch import NotStarted, become
@@ -81,6 +80,8 @@ class Wrapper:
         fence.refuse(line, asked)
         self._refuse_variables(line, {})
         if asked.dry_run:
+            from gpulease.containers.quoting import shell_line
+
             self._out.line(shell_line(line.engine_words(*additions.words_for(line, UNGRANTED))))
             return
         order, lease = self._take(line, asked)
