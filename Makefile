@@ -111,6 +111,7 @@ bench: setup ## the numbers of docs/performance.md, measured here (minutes)
 	$(BIN)/python tests/bench/hook_cost.py
 	$(BIN)/python tests/bench/supervisor_cost.py
 	$(BIN)/python tests/bench/slurm_cost.py
+	$(BIN)/python tests/bench/docker_cost.py
 	$(BIN)/python tests/bench/docker_plugin_cost.py
 
 soak: setup ## 100,000 leases, one after the other: nothing may grow (half an hour at least)
