@@ -1,7 +1,7 @@
 """What `gpulease docker run` adds to `docker run` of the same image: both on one dockerd, in turns.
 
-Run as root: ``python tests/bench/docker_cost.py``. A run is that of a small image's `true` and takes until its
-end. Processor time is told beside: a busy machine leaves that as it is.
+Run as root: ``python tests/bench/docker_cost.py``. A run is that of a small image's `true`, to its end.
+Processor time is told beside: a busy machine leaves that as it is.
 """
 
 from __future__ import annotations
