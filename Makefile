@@ -30,7 +30,8 @@ test-long: setup userlands slurm docker ## the slow tests too, long property run
 	@$(MAKE) crash-long
 	@$(MAKE) soak CYCLES=10000
 	@$(MAKE) test-rocm TESTS='-m "slow or not slow"'
-	@$(MAKE) test-newer-slurm
+	@$(MAKE) test-newer-slurm TESTS='-m "slow or not slow"'
+	@$(MAKE) rig && SLURM_ROOT=$$(tests/slurm/newer) tests/rig/run -t 3600 tests/rig/suite --slurm
 	@tests/rig/every-kernel
 	@$(MAKE) mutants
 

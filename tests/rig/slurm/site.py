@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -189,8 +188,9 @@ class Site:
 
     def cgroup(self, job: str) -> Path:
         """The job's own: by its number, or from 26.05 on by its SLUID."""
-        shown = command("scontrol", "--oneliner", "show", "job", job)
-        names = {f"job_{job}", *re.findall(r"\bSLUID=(\w+)", shown)}
+        words = ("squeue", "--noheader", f"--jobs={job}", "--Format=sluid")  # older ones know no such field
+        shown = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        names = {f"job_{job}", *shown.split()}
         (found,) = (path for path in self.cgroups() if path.name in names)
         return found
 
