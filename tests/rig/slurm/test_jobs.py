@@ -74,6 +74,7 @@ def test_who_is_adopted_is_held_with_the_job(site, agent, gpus) -> None:
     assert task.do(f"alloc {given['vram_bytes'] - 4096}") == "ok"
     assert take(4096)
     assert not take(8192)
+    until(lambda: "populated 0" in (step / "cgroup.events").read_text())
     step.rmdir()
 
 
