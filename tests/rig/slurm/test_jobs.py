@@ -63,6 +63,7 @@ def test_who_is_adopted_is_held_with_the_job(site, agent, gpus) -> None:
     task = site.shards(1)
     (given,) = agent.lease(task.job)["slices"]
     step = site.cgroup(task.job) / "step_extern/user/task_special"
+    made = not step.exists()  # Slurm 24.11 has its own process in there, 26.05 none
     step.mkdir(parents=True, exist_ok=True)
     adopt = ("sh", "-c", f'echo $$ >{step}/cgroup.procs && exec "$@"', "adopt")
 
@@ -74,8 +75,9 @@ def test_who_is_adopted_is_held_with_the_job(site, agent, gpus) -> None:
     assert task.do(f"alloc {given['vram_bytes'] - 4096}") == "ok"
     assert take(4096)
     assert not take(8192)
-    until(lambda: "populated 0" in (step / "cgroup.events").read_text())
-    step.rmdir()
+    if made:
+        until(lambda: "populated 0" in (step / "cgroup.events").read_text())
+        step.rmdir()
 
 
 def test_scancel_takes_all_that_a_job_left(site, agent) -> None:
