@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.docker_ticket import digest
+from nodeagent.domain.errors import OutsideFault
 
 _KEY_BYTES = 32
 _DIGITS = 32  # 128 bits
@@ -43,6 +44,8 @@ class Tickets:
                 key = self._path.read_bytes()
             except OSError as fault:
                 raise outside_fault(self._path, fault) from fault
+            if len(key) != _KEY_BYTES:  # of an empty one everybody knows the tickets
+                raise OutsideFault(self._path, f"holds {len(key)} bytes and no key: remove it")
             self._key = key
         return self._key
 

@@ -86,18 +86,18 @@ def _capabilities(value: Any, _grounds: Grounds) -> Iterator[str]:
             yield f"capability {name[:40]!r} leads to every device of the node"
 
 
-def _security(value: Any, grounds: Grounds) -> Iterator[str]:
+def _security(value: Any, _grounds: Grounds) -> Iterator[str]:
     for option in texts("SecurityOpt", value):
         name = re.split("[=:]", option, maxsplit=1)[0]
         if name == "seccomp":
-            yield from _seccomp(option[len("seccomp=") :], grounds)
+            yield from _seccomp(option[len("seccomp=") :])
         elif name not in SECURITY:
             yield f"security option {name[:40]!r} is not known here"
 
 
-def _seccomp(profile: str, grounds: Grounds) -> Iterator[str]:
-    """A profile may name a socket of the node for root's runtime to speak to; only a lease's does."""
-    if profile in ("unconfined", "builtin") or grounds.ticket:
+def _seccomp(profile: str) -> Iterator[str]:
+    """A profile may name a socket of the node for root's runtime to speak to; no ticket is for that."""
+    if profile in ("unconfined", "builtin"):
         return
     try:
         document = mapping("seccomp", read_json(profile.encode()))
@@ -105,7 +105,7 @@ def _seccomp(profile: str, grounds: Grounds) -> Iterator[str]:
         yield str(wrong)
         return
     if any(key.casefold().startswith("listener") for key in document):
-        yield "a seccomp profile with a listener is a lease's"
+        yield "a seccomp profile with a listener makes root's runtime speak to a socket of the node"
 
 
 def _devices(value: Any, grounds: Grounds) -> Iterator[str]:

@@ -116,6 +116,13 @@ def test_tickets_are_always_the_same_and_nobodys_guess(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"key", "other"}
 
 
+def test_a_key_that_was_cut_short_makes_no_tickets(tmp_path: Path) -> None:
+    """Of an empty file everybody could make them."""
+    (tmp_path / "key").touch()
+    with pytest.raises(OutsideFault, match="no key"):
+        Tickets(tmp_path / "key").of(7)
+
+
 @contextlib.contextmanager
 def mounting(source: Path, before: str = "true", target: str = NOTE) -> Iterator[int]:
     """The pid of a process that has *source* among its mounts, as one in a container has."""
