@@ -65,7 +65,7 @@ class Booker:
         if again is not None:
             return Booked(again, fresh=False)
         self._quotas.take_token(caller)
-        if order.anchor.container is not None:
+        if order.contained:
             self._nesting.check(caller.pid)
         anchor = self._anchors.open(order.anchor, caller)
         draft = self._placer.draft(
@@ -142,7 +142,12 @@ class Booker:
             wait_until_ns=wait_until_ns,
         )
         for effect in self._planner.home(
-            lease_id, caller, anchor, adopted=order.anchor.adopts, behalf=order.behalf
+            lease_id,
+            caller,
+            anchor,
+            adopted=order.anchor.adopts,
+            contained=order.contained,
+            behalf=order.behalf,
         ):
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
         if placed:

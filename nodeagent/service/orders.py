@@ -72,6 +72,11 @@ class Order:
     wait_seconds: int = 0
     behalf: Behalf | None = None  # None: the caller asks for itself
 
+    @property
+    def contained(self) -> bool:
+        """Whether what is to run is in containers, which engines start."""
+        return self.anchor.container is not None or self.request.cdi
+
 
 @dataclass(frozen=True, slots=True)
 class Granted:

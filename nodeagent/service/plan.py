@@ -54,6 +54,7 @@ class Planner:
         anchor: Anchor,
         *,
         adopted: bool,
+        contained: bool = False,
         behalf: Behalf | None = None,
     ) -> list[Planned]:
         """The first effects, known from who asks: where the holder runs, or what is watched instead."""
@@ -69,7 +70,7 @@ class Planner:
         if anchor.kind is AnchorKind.PROCESS and anchor.armed and anchor.pid is not None:
             planned.append(self.process(anchor.pid, anchor.start_time or 0, strict=False))
         if self._tree is not None:
-            home = self._home(self._tree, caller, behalf, nests=anchor.container is None)
+            home = self._home(self._tree, caller, behalf, nests=not contained)
             planned.append(Planned(CGROUP, {"lease": lease_id, **home}))
         return planned
 
