@@ -77,6 +77,7 @@ def test_a_container_with_the_ticket_is_bound(house: House, engine: FakeEngine) 
     assert house.kinds(lease).count("bound") == 1
     view = house.agent.container(user(1000), lease)
     assert view is not None and view.id == container
+    assert view.labels == {"gpulease.lease": str(lease.id)}  # the ticket was told once, to who asked
 
 
 def test_a_container_that_was_made_and_not_started_is_bound_unarmed(
