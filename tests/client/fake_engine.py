@@ -19,7 +19,7 @@ CONTAINER = "c0ffee"
 
 def main(words: list[str]) -> int:
     with (HOME / "calls").open("a", encoding="utf-8") as log:
-        log.write(json.dumps({"words": words, "environment": dict(os.environ)}) + "\n")
+        log.write(json.dumps({"words": list(map(read, words)), "environment": dict(os.environ)}) + "\n")
     while words and words[0].startswith("-"):  # the tests write --option=value before the command
         words = words[1:]
     command = " ".join(words[:2]) if words[0] == "image" else words[0]
@@ -28,6 +28,12 @@ def main(words: list[str]) -> int:
         print(CONTAINER)
         return 0
     return own[command](words) if command in own else start()
+
+
+def read(word: str) -> str:
+    """*word*, with what the file says in the place of its name where it names one with labels."""
+    option, _, path = word.partition("=")
+    return f"{option}: {Path(path).read_text(encoding='utf-8')}" if option == "--label-file" else word
 
 
 def start() -> int:

@@ -24,8 +24,7 @@ ADDED = [
     "--env=HSA_CU_MASK=0:0-75",
     "--env=HIP_VISIBLE_DEVICES",
     "--init",
-    "--label=gpulease.lease=1001",
-    f"--label=gpulease.ticket={'ab' * 16}",
+    f"--label-file: gpulease.lease=1001\ngpulease.ticket={'ab' * 16}\n",
     "--stop-timeout=70",
 ]
 

@@ -64,7 +64,7 @@ def test_a_dry_run_is_what_runs(engine: Host, image: Image) -> None:
     told = engine.inspect("web")
     assert "A=b c" in told["Config"]["Env"]
     assert {"gpulease.lease", "gpulease.ticket"} <= set(told["Config"]["Labels"])
-    for word in ("--device=/dev/kfd", "--label=gpulease.lease", "--cgroup-parent=", "-e 'A=b c'"):
+    for word in ("--device=/dev/kfd", "--label-file=", "--cgroup-parent=", "-e 'A=b c'"):
         assert word in dry.stdout
 
 

@@ -10,11 +10,17 @@ from gpulease.containers.placement import Mount, Placement
 
 
 def words_for(
-    line: CommandLine, placement: Placement, profile: Optional[str] = None, can_init: bool = True
+    line: CommandLine,
+    placement: Placement,
+    *,
+    profile: Optional[str] = None,
+    labels: Optional[str] = None,
+    can_init: bool = True,
 ) -> list[str]:
-    """The options that *placement* needs on *line*; *profile* is the path of its seccomp profile.
+    """The options that *placement* needs on *line*.
 
-    *can_init*: the engine has an init program to put into containers.
+    *profile* is the path of its seccomp profile, *labels* of a file with its labels: everybody on the node
+    may read a command line, and so a ticket in it. *can_init*: the engine has an init program.
     """
     return [
         *([f"--cgroup-parent={placement.cgroup_parent}"] if placement.cgroup_parent else ()),
@@ -24,9 +30,14 @@ def words_for(
         *_environment(line, placement.environment),
         *([f"--security-opt=seccomp={profile}"] if profile else ()),
         *(["--init"] if can_init and wants_init(line) else ()),
-        *(f"--label={name}={value}" for name, value in placement.labels.items()),
+        *([f"--label-file={labels}"] if labels else (f"--label={one}" for one in label_lines(placement))),
         *_stop_timeout(line, placement),
     ]
+
+
+def label_lines(placement: Placement) -> list[str]:
+    """Its labels, each as the engine reads it in a word or in a line of a file."""
+    return [f"{name}={value}" for name, value in placement.labels.items()]
 
 
 def wants_init(line: CommandLine) -> bool:

@@ -82,7 +82,8 @@ class Wrapper:
         if asked.dry_run:
             from gpulease.containers.quoting import shell_line
 
-            self._out.line(shell_line(line.engine_words(*additions.words_for(line, UNGRANTED))))
+            words = additions.words_for(line, UNGRANTED, labels=None if is_rootless(line) else "<labels>")
+            self._out.line(shell_line(line.engine_words(*words)))
             return
         order, lease = self._take(line, asked)
         try:
@@ -144,9 +145,15 @@ class Wrapper:
             least = placement.stop_timeout_seconds
             self._say(f"note: --stop-timeout is raised to {least}, the time that the lease gives to stop")
         settings = variables.settled(placement.environment, line, self._environment, order.of_image)
-        profile = None if placement.seccomp is None else _in_memory(placement.seccomp)
         placement = replace(placement, environment=settings)
-        words = additions.words_for(line, placement, profile, can_init=has_init(line, self._environment))
+        words = additions.words_for(
+            line,
+            placement,
+            profile=None if placement.seccomp is None else _in_memory("seccomp", placement.seccomp),
+            # podman without root starts itself anew; its labels hold no ticket
+            labels=None if order.rootless else _in_memory("labels", _lines(placement)),
+            can_init=has_init(line, self._environment),
+        )
         if order.rootless:
             words.insert(0, rootless.CGROUPS)
         return line.engine_words(*words), additions.client_environment(self._environment, settings)
@@ -170,9 +177,13 @@ def _held(lease: Lease) -> str:
     return ", ".join(f"{kind} {level}" for kind, level in lease.guarantee.items())
 
 
-def _in_memory(profile: str) -> str:
-    """A path at which the engine's client finds *profile*, and which is gone with it."""
-    memory = os.memfd_create("gpulease-seccomp", 0)  # to be inherited
+def _lines(placement: Placement) -> str:
+    return "".join(f"{line}\n" for line in additions.label_lines(placement))
+
+
+def _in_memory(what: str, text: str) -> str:
+    """A path at which the engine's client finds *text*, which nobody else sees, and which is gone with it."""
+    memory = os.memfd_create(f"gpulease-{what}", 0)  # to be inherited
     with os.fdopen(os.dup(memory), "w") as file:
-        file.write(profile)
+        file.write(text)
     return f"/proc/self/fd/{memory}"
