@@ -15,7 +15,7 @@ from tests.slurm.agent import ServedAgent, served
 from .agent import DockerAgent
 from .host import Host, running_host
 from .images import IMAGES
-from .kinds import DOCKER, KINDS, NEWER_DOCKER, PODMAN, Kind
+from .kinds import KINDS, NEWER_DOCKER, Kind, params
 from .leased import Leased
 
 MACHINE = "mi300x-spx"
@@ -60,14 +60,7 @@ def lab() -> Iterator[Lab]:
         yield Lab(last, Path(directory))
 
 
-LEFT_OUT = {DOCKER: pytest.mark.slow, PODMAN: pytest.mark.slow}
-
-
-@pytest.fixture(
-    scope="session",
-    params=[pytest.param(kind, marks=LEFT_OUT.get(kind, ())) for kind in KINDS.values()],
-    ids=KINDS,
-)
+@pytest.fixture(scope="session", params=params(*KINDS.values()), ids=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Each of the engines; the newer docker alone where slow tests are left out."""
     return request.param

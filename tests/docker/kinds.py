@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,13 @@ DOCKER = Kind("docker", "docker", unified=False)
 NEWER_DOCKER = Kind("newer-docker", "docker", unified=True, chroot=True)
 PODMAN = Kind("podman", "podman", unified=True)
 KINDS = {kind.name: kind for kind in (DOCKER, NEWER_DOCKER, PODMAN)}
+
+
+def params(*kinds: Kind) -> list[Any]:
+    """Of a fixture: all but the newer docker are left out with the slow tests."""
+    return [pytest.param(kind, marks=() if kind is NEWER_DOCKER else pytest.mark.slow) for kind in kinds]
+
+
 # For tests that are to run with every engine also where slow tests are left out.
 with_each_engine = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS, indirect=True)
 

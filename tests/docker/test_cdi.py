@@ -14,7 +14,7 @@ from tests.slurm.space import ROOT
 
 from .conftest import GPUS, Lab, clean
 from .host import Host
-from .kinds import NEWER_DOCKER, PODMAN, Kind
+from .kinds import NEWER_DOCKER, PODMAN, Kind, params
 
 pytestmark = pytest.mark.docker
 COMPOSE = ROOT / "docs/compose.yaml"
@@ -25,7 +25,7 @@ SHOWN = (8 << 30) - (8 << 30) // 100
 HELD = ("sleep", "1000")
 
 
-@pytest.fixture(params=[NEWER_DOCKER, PODMAN], ids=lambda kind: kind.name)
+@pytest.fixture(params=params(NEWER_DOCKER, PODMAN), ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """The engines that know CDI."""
     return request.param

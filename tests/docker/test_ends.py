@@ -73,6 +73,7 @@ def test_the_client_is_killed(leased: Leased) -> None:
     leased.released(container)
 
 
+@pytest.mark.slow
 def test_the_agent_is_killed(leased: Leased) -> None:
     """After its restart the lease is the container's still, and ends with it."""
     container = leased.start()
@@ -118,6 +119,7 @@ def test_the_daemon_is_restarted(restarted: Leased, number: signal.Signals) -> N
     assert not restarted.host.inspect(container.id)["State"]["Running"]
 
 
+@pytest.mark.slow
 def test_the_daemon_is_away(restarted: Leased) -> None:
     """With live-restore containers outlive it: no daemon is not no container."""
     host = restarted.host
@@ -163,6 +165,7 @@ def test_made_and_removed(leased: Leased) -> None:
     leased.released(container)
 
 
+@pytest.mark.slow
 def test_restarted_by_its_policy(leased: Leased) -> None:
     """With --lease-restart an end is none while the engine starts it again; a stop is one."""
     container = leased.start("--restart=always", "--lease-restart", "--name=again")

@@ -20,6 +20,7 @@ def test_a_container_runs(engine: Host, image: Callable[..., str], name: str) ->
     assert (done.returncode, done.stdout) == (3, "here\n"), done.stderr + engine.log()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["musl", "static", "old"])
 def test_images_of_other_libraries_run(engine: Host, image: Callable[..., str], name: str) -> None:
     """Programs of musl, of an old glibc and of none start in their images."""

@@ -12,7 +12,7 @@ from tests.slurm.agent import ServedAgent
 
 from .host import Host
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 Image = Callable[[Host, str], str]
 TAKE = ("--cu", "25%", "--vram", "8G")
 
@@ -38,6 +38,14 @@ def lease(engine: Host, agent: ServedAgent, image: Image) -> dict[str, Any]:
         return None
 
     return engine.until(bound)
+
+
+def newest_event(agent: ServedAgent) -> int:
+    """The id of the last event so far."""
+    after = 0
+    while (page := agent.call("GET", f"/v1/events?after={after}&limit=500"))["events"]:
+        after = page["next"]
+    return after
 
 
 def state(agent: ServedAgent, lease: dict[str, Any]) -> str:
@@ -78,9 +86,9 @@ def test_a_copied_label_gets_nothing(
     """Another user reads the ticket from the first container; the copy is told of, and let be."""
     labels = engine.inspect("web")["Config"]["Labels"]
     told = [f"--label={key}={value}" for key, value in labels.items() if key.startswith("gpulease.")]
-    image_name = image(engine, "busybox")
+    image_name, before = image(engine, "busybox"), newest_event(agent)
     engine.said("run", "--detach", "--network=none", "--name=copy", *told, image_name, "sleep", "1000")
-    engine.until(lambda: "foreign_container" in str(agent.call("GET", "/v1/events?after=0")))
+    engine.until(lambda: "foreign_container" in str(agent.call("GET", f"/v1/events?after={before}")))
     engine.said("rm", "--force", "web")
     ended(engine, agent, lease)
     assert engine.inspect("copy")["State"]["Running"]

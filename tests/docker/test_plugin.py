@@ -14,7 +14,7 @@ import pytest
 from .conftest import Lab
 from .guarded import CONTAINER, Answer, Guarded, guarded_host
 from .host import SECONDS
-from .kinds import DOCKER, NEWER_DOCKER, Kind
+from .kinds import DOCKER, NEWER_DOCKER, Kind, params
 
 pytestmark = pytest.mark.docker
 
@@ -78,7 +78,7 @@ volumes:
 """
 
 
-@pytest.fixture(scope="session", params=[DOCKER, NEWER_DOCKER], ids=lambda kind: kind.name)
+@pytest.fixture(scope="session", params=params(DOCKER, NEWER_DOCKER), ids=lambda kind: kind.name)
 def shared_guarded(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Guarded]:
     """A dockerd of each age that asks the plugin, with one small image. No agent runs."""
     kind: Kind = request.param

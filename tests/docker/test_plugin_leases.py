@@ -13,13 +13,13 @@ from tests.slurm.space import ROOT
 from .agent import DockerAgent
 from .conftest import MACHINE, Lab
 from .guarded import Guarded, guarded_host
-from .kinds import DOCKER, NEWER_DOCKER
+from .kinds import DOCKER, NEWER_DOCKER, params
 from .leased import Leased
 
 pytestmark = pytest.mark.docker
 
 
-@pytest.fixture(scope="session", params=[DOCKER, NEWER_DOCKER], ids=lambda kind: kind.name)
+@pytest.fixture(scope="session", params=params(DOCKER, NEWER_DOCKER), ids=lambda kind: kind.name)
 def shared_leases(request: pytest.FixtureRequest, lab: Lab) -> Iterator[tuple[Guarded, Leased]]:
     """A dockerd of each age that asks the plugin, and an agent on a simulated machine."""
     if reason := request.param.missing():
