@@ -39,7 +39,8 @@ def test_who_unsets_everything_has_the_hook_all_the_same(lab: Lab, cluster: Clus
     count, owner, *preload = done.stdout.splitlines()
     assert int(count) > 0
     assert owner == "root"
-    assert [Path(line).name for line in preload if line] == ["libgpulease.so"]
+    (hook,) = filter(None, preload)
+    assert Path(hook).name.startswith("libgpulease")  # a copy of the agent's, where users cannot reach its own
 
 
 def test_the_node_keeps_its_own_preload_and_mounts(fake: ServedAgent, cluster: Cluster) -> None:
