@@ -40,7 +40,7 @@ def test_who_unsets_everything_has_the_hook_all_the_same(lab: Lab, cluster: Clus
     assert int(count) > 0
     assert owner == "root"
     (hook,) = filter(None, preload)
-    assert Path(hook).name.startswith("libgpulease")  # a copy of the agent's, where users cannot reach its own
+    assert Path(hook).name.startswith("libgpulease")  # or its copy, where users cannot reach it
 
 
 def test_the_node_keeps_its_own_preload_and_mounts(fake: ServedAgent, cluster: Cluster) -> None:
