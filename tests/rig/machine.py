@@ -36,5 +36,6 @@ def show_processes(tree: Path) -> None:
 
 def hide_processes(tree: Path) -> None:
     """Take that back, so that the tree can be removed; who still reads there reads to the end."""
-    if KFD_PROC.is_dir():
-        subprocess.run(["umount", "--lazy", str(tree / str(KFD_PROC)[1:])], check=True)
+    shown = tree / str(KFD_PROC)[1:]
+    if shown.is_mount():
+        subprocess.run(["umount", "--lazy", str(shown)], check=True)
