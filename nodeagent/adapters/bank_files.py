@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nodeagent.adapters.hook_space import make_own
 from nodeagent.adapters.kfd import node_path
+from nodeagent.adapters.lease_names import leases_of
 from nodeagent.adapters.replacing import faults_of, replace
 from nodeagent.adapters.sysfs import SysTree, Unread
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.memory_banks import Bank, shrunken
 
 ROOT = Path("/run/nodeagent/banks")
-_LEASE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
 class BankFiles:
@@ -56,8 +55,7 @@ class BankFiles:
     def leases(self) -> frozenset[int]:
         """Those that have copies."""
         with faults_of(self._directory), contextlib.suppress(FileNotFoundError):
-            names = (entry.name for entry in self._directory.iterdir())
-            return frozenset(int(name) for name in names if _LEASE.fullmatch(name))
+            return leases_of(entry.name for entry in self._directory.iterdir())
         return frozenset()
 
     def remove(self, lease: int) -> None:

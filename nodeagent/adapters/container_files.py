@@ -15,17 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nodeagent.adapters.docker_tickets import BOUND, TICKETS, USED
 from nodeagent.adapters.hook_space import make_own
 from nodeagent.adapters.hook_usage import fresh
+from nodeagent.adapters.lease_names import leases_of
 from nodeagent.adapters.replacing import faults_of, replace
 from nodeagent.domain.container import is_id
 from nodeagent.domain.errors import OutsideFault
 
-NOTES, TICKETS = Path("/run/nodeagent/containers"), Path("/run/nodeagent/tickets")
-# Beside a ticket: the plugin's mark that it is spent, and what container it was spent on.
-USED, BOUND = ".used", ".bound"
+NOTES = Path("/run/nodeagent/containers")
 _NOTE, _TICKET = "lease", "ticket"
-_LEASE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -98,9 +97,7 @@ class ContainerFiles:
         if self.unavailable() is not None:
             return frozenset()
         with faults_of(self._notes), contextlib.suppress(FileNotFoundError):
-            return frozenset(
-                int(entry.name) for entry in self._notes.iterdir() if _LEASE.fullmatch(entry.name)
-            )
+            return leases_of(entry.name for entry in self._notes.iterdir())
         return frozenset()
 
     def remove(self, lease: int) -> None:

@@ -21,7 +21,8 @@ from nodeagent.domain.docker_ticket import Ticket, digest, ticket_from
 from nodeagent.domain.errors import InvalidField, OutsideFault
 
 TICKETS = Path("/run/nodeagent/tickets")
-_USED, _BOUND = ".used", ".bound"
+# Beside a ticket: the mark that it is spent, and what container it was spent on.
+USED, BOUND = ".used", ".bound"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 256 * 1024
 
@@ -39,14 +40,14 @@ class Tickets:
             OutsideFault: the directory is not root's alone, or the file is not a ticket.
         """
         path = self._path(token)
-        return None if path is None or _beside(path, _USED).exists() else _read(path)
+        return None if path is None or _beside(path, USED).exists() else _read(path)
 
     def take(self, token: str) -> bool:
         """Spend *token*; False where another call, or the lease's end, was faster."""
         path = self._path(token)
         try:
             if path is not None:
-                _beside(path, _USED).hardlink_to(path)
+                _beside(path, USED).hardlink_to(path)
                 return True
         except (FileExistsError, FileNotFoundError):
             pass
@@ -57,8 +58,8 @@ class Tickets:
     def give_back(self, token: str) -> None:
         """Let *token* count again: no container came of it."""
         path = self._path(token)
-        if path is not None and not _beside(path, _BOUND).exists():
-            _beside(path, _USED).unlink(missing_ok=True)
+        if path is not None and not _beside(path, BOUND).exists():
+            _beside(path, USED).unlink(missing_ok=True)
 
     def bind(self, token: str, container: str) -> None:
         """Keep which *container*, a whole id, came of *token*, for as long as its lease lives.
@@ -69,7 +70,7 @@ class Tickets:
         path = self._path(token)
         if path is not None:
             try:
-                _write(_beside(path, _BOUND), json.dumps({"container": container}))
+                _write(_beside(path, BOUND), json.dumps({"container": container}))
             except OSError as fault:
                 raise outside_fault(path, fault) from fault
 
@@ -79,7 +80,7 @@ class Tickets:
         Raises:
             OutsideFault: as `find`.
         """
-        return frozenset(filter(None, map(_container, self._named("*" + _BOUND))))
+        return frozenset(filter(None, map(_container, self._named("*" + BOUND))))
 
     def _path(self, token: str) -> Path | None:
         return next(self._named(digest(token)), None)

@@ -19,6 +19,7 @@ from pathlib import Path
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes, usage_path
 from nodeagent.adapters.hook_space import UsageSpace, make_own
 from nodeagent.adapters.hook_usage import CONTAINERS, HOLDERS, Usage, UsageFile, fresh
+from nodeagent.adapters.lease_names import leases_of
 from nodeagent.adapters.replacing import replace
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain import container
@@ -29,7 +30,6 @@ ROOT = Path("/run/nodeagent/hook")
 LIBRARY = Path(__file__).parent.parent / "hook" / "libgpulease.so"
 
 _LIMITS_MODE = 0o444
-_LEASE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _PRELOADABLE = re.compile(
     r"[\w./+@=,-]+", re.ASCII
 )  # LD_PRELOAD is split at spaces and colons, and expands $
@@ -172,7 +172,7 @@ class HookFiles:
             ]
             with contextlib.suppress(FileNotFoundError):
                 names += [entry.name for entry in self._limits.iterdir()]
-        return frozenset(int(name) for name in names if _LEASE.fullmatch(name))
+        return leases_of(names)
 
     def remove(self, lease_id: int) -> None:
         """Take both files away, half made ones of a crash too; gone already is success."""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from nodeagent import config as settings
 from nodeagent.adapters.cgroup import CgroupTree
-from nodeagent.adapters.container_files import NOTES, TICKETS, ContainerFiles
+from nodeagent.adapters.container_files import NOTES, ContainerFiles
 from nodeagent.adapters.container_processes import LeaseMounts
+from nodeagent.adapters.docker_tickets import TICKETS
 from nodeagent.adapters.engine import EngineSocket
 from nodeagent.adapters.tickets import Tickets
 from nodeagent.domain.clock import Clock
