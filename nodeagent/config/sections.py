@@ -1,23 +1,13 @@
-"""The site's settings, `/etc/nodeagent/nodeagent.toml`: one frozen model, one table of defaults.
-
-`check` is strict and names every wrong key. A start is lenient: it drops what is wrong, says so, and goes on
-with the default, so that one typing error does not stop a fleet.
-"""
+"""The sections of the site's settings, each value with its default and what it is for."""
 
 from __future__ import annotations
 
 import grp
-import os
-import stat
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nodeagent.domain.errors import InvalidField
-
-DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
 DEFAULT_STATE = Path("/var/lib/nodeagent")
 DEFAULT_CDI = Path("/run/cdi")
@@ -256,96 +246,3 @@ class Config(_Section):
         server = self.server.model_copy(update={"socket": socket} if socket else {})
         state = self.state.model_copy(update={"directory": state_dir} if state_dir else {})
         return self.model_copy(update={"server": server, "state": state})
-
-
-def keys() -> dict[str, tuple[Any, str]]:
-    """Every key as ``section.name`` with its default and description: for `config show` and the docs."""
-    return {
-        f"{section}.{name}": (getattr(getattr(Config(), section), name), field.description or "")
-        for section, outer in Config.model_fields.items()
-        for name, field in type(outer.default).model_fields.items()
-    }
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The file's tables; an absent file is an empty one.
-
-    Raises:
-        InvalidField: it is no TOML, or others than root and the agent's own user could have written it.
-    """
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise InvalidField(str(path), "must belong to root and be writable by nobody else")
-            return tomllib.load(file)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise InvalidField(str(path), f"cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidField(str(path), f"no valid TOML: {error}") from None
-
-
-def check(path: Path) -> tuple[Config, list[str]]:
-    """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default.
-
-    But for the floor: a mistyped one demands the strongest, so that no typo grants what was to be refused.
-    """
-    tables = read(path)
-    complaints: list[str] = []
-    while True:
-        try:
-            config = Config.model_validate(tables)
-            if any(one.startswith("guarantee") for one in complaints):
-                complaints.append('guarantee.memory: is "kernel" until this section is mended')
-                config = config.model_copy(update={"guarantee": Guarantee(memory="kernel")})
-            return config, complaints
-        except ValidationError as error:
-            for problem in error.errors():
-                where = [str(part) for part in problem["loc"]]
-                complaints.append(f"{'.'.join(where)}: {_plain(problem)}")
-                _drop(tables, where)
-
-
-def verdict(path: Path) -> str:
-    """What to say of settings that have no complaint."""
-    return f"{path} is well" if path.exists() else f"{path} is absent, so every default holds"
-
-
-def _plain(problem: Any) -> str:
-    if problem["type"] == "extra_forbidden":
-        return "unknown key; `nodeagent config show` lists all"
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"])
-    return f"{problem['msg']} (got {problem['input']!r})"
-
-
-def _drop(tables: dict[str, Any], where: list[str]) -> None:
-    for part in where[:-1]:
-        inner = tables.get(part)
-        if not isinstance(inner, dict):
-            tables.pop(part, None)
-            return
-        tables = inner
-    tables.pop(where[-1], None)
-
-
-def render(config: Config) -> str:
-    """*config* as TOML, each key with what it is for."""
-    lines: list[str] = []
-    for section in Config.model_fields:
-        lines.append(f"[{section}]")
-        table = getattr(config, section)
-        for name, field in type(table).model_fields.items():
-            lines += [f"# {field.description}", f"{name} = {_toml(getattr(table, name))}"]
-        lines.append("")
-    return "\n".join(lines).rstrip()
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return str(value) if isinstance(value, int | float) and not isinstance(value, str) else f'"{value}"'

@@ -1,0 +1,63 @@
+"""The site's settings, `/etc/nodeagent/nodeagent.toml`: one frozen model, one table of defaults.
+
+`check` is strict and names every wrong key. A start is lenient: it drops what is wrong, says so, and goes on
+with the default, so that one typing error does not stop a fleet.
+"""
+
+from nodeagent.config.reading import DEFAULT_PATH, check, read, verdict
+from nodeagent.config.sections import (
+    DEFAULT_CDI,
+    DEFAULT_DOCKER,
+    DEFAULT_PODMAN,
+    DEFAULT_SOCKET,
+    DEFAULT_SPOOL,
+    DEFAULT_STATE,
+    Cdi,
+    Closure,
+    Config,
+    Defaults,
+    Devices,
+    Docker,
+    Guarantee,
+    Hook,
+    Limits,
+    Privacy,
+    Release,
+    Server,
+    Slurm,
+    State,
+    Watch,
+    gid_of,
+)
+from nodeagent.config.showing import keys, render
+
+__all__ = [
+    "DEFAULT_CDI",
+    "DEFAULT_DOCKER",
+    "DEFAULT_PATH",
+    "DEFAULT_PODMAN",
+    "DEFAULT_SOCKET",
+    "DEFAULT_SPOOL",
+    "DEFAULT_STATE",
+    "Cdi",
+    "Closure",
+    "Config",
+    "Defaults",
+    "Devices",
+    "Docker",
+    "Guarantee",
+    "Hook",
+    "Limits",
+    "Privacy",
+    "Release",
+    "Server",
+    "Slurm",
+    "State",
+    "Watch",
+    "check",
+    "gid_of",
+    "keys",
+    "read",
+    "render",
+    "verdict",
+]

@@ -1,0 +1,80 @@
+"""Reading the settings' file: strictly, to name each mistake, and so that a start goes on without it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from nodeagent.config.sections import Config, Guarantee
+from nodeagent.domain.errors import InvalidField
+
+DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file's tables; an absent file is an empty one.
+
+    Raises:
+        InvalidField: it is no TOML, or others than root and the agent's own user could have written it.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise InvalidField(str(path), "must belong to root and be writable by nobody else")
+            return tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InvalidField(str(path), f"cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidField(str(path), f"no valid TOML: {error}") from None
+
+
+def check(path: Path) -> tuple[Config, list[str]]:
+    """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default.
+
+    But for the floor: a mistyped one demands the strongest, so that no typo grants what was to be refused.
+    """
+    tables = read(path)
+    complaints: list[str] = []
+    while True:
+        try:
+            config = Config.model_validate(tables)
+            if any(one.startswith("guarantee") for one in complaints):
+                complaints.append('guarantee.memory: is "kernel" until this section is mended')
+                config = config.model_copy(update={"guarantee": Guarantee(memory="kernel")})
+            return config, complaints
+        except ValidationError as error:
+            for problem in error.errors():
+                where = [str(part) for part in problem["loc"]]
+                complaints.append(f"{'.'.join(where)}: {_plain(problem)}")
+                _drop(tables, where)
+
+
+def verdict(path: Path) -> str:
+    """What to say of settings that have no complaint."""
+    return f"{path} is well" if path.exists() else f"{path} is absent, so every default holds"
+
+
+def _plain(problem: Any) -> str:
+    if problem["type"] == "extra_forbidden":
+        return "unknown key; `nodeagent config show` lists all"
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    return f"{problem['msg']} (got {problem['input']!r})"
+
+
+def _drop(tables: dict[str, Any], where: list[str]) -> None:
+    for part in where[:-1]:
+        inner = tables.get(part)
+        if not isinstance(inner, dict):
+            tables.pop(part, None)
+            return
+        tables = inner
+    tables.pop(where[-1], None)

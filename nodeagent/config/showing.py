@@ -1,0 +1,36 @@
+"""The settings shown: with what each is for, as TOML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodeagent.config.sections import Config
+
+
+def keys() -> dict[str, tuple[Any, str]]:
+    """Every key as ``section.name`` with its default and description: for `config show` and the docs."""
+    return {
+        f"{section}.{name}": (getattr(getattr(Config(), section), name), field.description or "")
+        for section, outer in Config.model_fields.items()
+        for name, field in type(outer.default).model_fields.items()
+    }
+
+
+def render(config: Config) -> str:
+    """*config* as TOML, each key with what it is for."""
+    lines: list[str] = []
+    for section in Config.model_fields:
+        lines.append(f"[{section}]")
+        table = getattr(config, section)
+        for name, field in type(table).model_fields.items():
+            lines += [f"# {field.description}", f"{name} = {_toml(getattr(table, name))}"]
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value) if isinstance(value, int | float) and not isinstance(value, str) else f'"{value}"'
