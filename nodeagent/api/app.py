@@ -13,13 +13,14 @@ from flask import Flask, Response, g, request
 from nodeagent.api import problems
 from nodeagent.api.answers import Answer, ProblemAnswer
 from nodeagent.api.body import read_json, read_octets
+from nodeagent.api.browsers import BrowserCheck
 from nodeagent.api.devices import DeviceRoutes
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import Body
 from nodeagent.api.incoming import LARGEST_BODY
 from nodeagent.api.leases import LeaseRoutes
 from nodeagent.api.metrics import AgentCollector, RefusalCounter, exposition
-from nodeagent.api.node import NodeRoutes
+from nodeagent.api.node import PAGE, NodeRoutes
 from nodeagent.api.openapi import document
 from nodeagent.api.present import Presenter, Viewer
 from nodeagent.api.query import read_path, read_query
@@ -39,6 +40,8 @@ _SECURITY = {
     "Content-Security-Policy": (
         "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
@@ -52,6 +55,7 @@ class ApiSettings:
     version: str
     leases_open: bool = False  # [privacy] leases = "open"
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
+    browsers: BrowserCheck = field(default_factory=BrowserCheck)
 
 
 def create_app(agent: Agent, identify: Identify, settings: ApiSettings) -> Flask:
@@ -60,7 +64,7 @@ def create_app(agent: Agent, identify: Identify, settings: ApiSettings) -> Flask
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
     app.url_map.merge_slashes = False  # a redirect is an answer that no client here follows
     problems.register(app)
-    dispatcher = _Dispatcher(identify, settings.leases_open)
+    dispatcher = _Dispatcher(identify, settings)
     for route in api_routes(agent, settings):
         app.add_url_rule(
             route.path.replace("{", "<").replace("}", ">"),
@@ -94,12 +98,14 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
 
 
 class _Dispatcher:
-    def __init__(self, identify: Identify, leases_open: bool) -> None:
+    def __init__(self, identify: Identify, settings: ApiSettings) -> None:
         self._identify = identify
-        self._open = leases_open
+        self._open = settings.leases_open
+        self._browsers = settings.browsers
 
     def answer(self, route: Route, **path: str) -> Response:
         # In this order: what cannot be answered acceptably, or is wrong, has no effect.
+        self._browsers.check(request, page=route.name == PAGE)
         media = _acceptable(route)
         values = read_path(path, route.path_parameters)
         query = read_query(request, route.query)
@@ -154,7 +160,8 @@ def _content(answer: Answer | str | None, status: int, media: str) -> Response:
 
 
 def _secure(response: Response) -> Response:
-    response.headers.update(_SECURITY)
+    for name, value in _SECURITY.items():
+        response.headers.setdefault(name, value)  # the dashboard may load its own two files
     return response
 
 

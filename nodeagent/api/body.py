@@ -17,6 +17,7 @@ from nodeagent.api.routes import OCTETS
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
 _POSITION = re.compile(r"line (\d+) column (\d+)$")
+_FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
 _KEY = re.compile(r'"([A-Za-z0-9_]{1,64})"\s*:')
 
 
@@ -27,8 +28,8 @@ def read_json(request: Request, *, required: bool) -> Any:
         MalformedBody, BodyTooLarge, UnsupportedMedia: 400, 413, 415.
     """
     raw = _raw(request)
-    if not raw and not required:
-        return {}
+    if not raw and not required and request.mimetype not in _FORMS:
+        return {}  # what a page anywhere may send without being asked has to be JSON, and so cannot be
     _check_media(request)
     try:
         value = from_json(raw, allow_inf_nan=False)

@@ -16,6 +16,7 @@ from nodeagent.api.routes import JSON, RETRY_AFTER, Call, Promise, Reply, Route
 from nodeagent.api.waits import WaitingRoom
 
 HTML = "text/html; charset=utf-8"
+PAGE = "page"  # the route that links may lead to
 _PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>nodeagent</title></head>
@@ -127,7 +128,7 @@ class NodeRoutes:
             ),
             self._document("/metrics", "metrics", "Metrics for Prometheus.", self.metrics, METRICS),
             self._document("/openapi.json", "openapi", "This document.", self.openapi, JSON),
-            self._document("/", "page", "A page for people.", self.page, HTML),
+            self._document("/", PAGE, "A page for people.", self.page, HTML),
         )
 
     @staticmethod

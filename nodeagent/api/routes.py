@@ -71,19 +71,18 @@ class Route:
     body_required: bool = False
     octets: bool = False  # the body is no JSON: the use case reads it
     administrators: bool = False
+    public: bool = False  # tells nothing of the node: a listener that wants a token serves it without
     media: tuple[str, ...] = NEGOTIATED
 
     @property
     def all_problems(self) -> tuple[int, ...]:
         """Every problem status, also those that follow from what the route takes."""
-        found = {*self.problems, 500}
+        found = {*self.problems, 403, 500}  # 403: what a foreign page sends, too
         takes_body = self.body is not None or self.octets
         if self.path_parameters or self.query or takes_body:
             found.add(422)
         if takes_body:
             found |= {400, 413, 415}
-        if self.administrators:
-            found.add(403)
         if self.media == NEGOTIATED:
             found.add(406)
         return tuple(sorted(found))

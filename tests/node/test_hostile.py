@@ -142,7 +142,7 @@ tell(*[
 @pytest.mark.parametrize("value", ["0000000000000005", "+5", "5, 5", "5\r\nContent-Length: 5", "9" * 40])
 def test_no_length_makes_a_thread_wait(node, value):
     """A length that another reader would find another number in is refused before a thread has it."""
-    head = f"POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Length: {value}\r\n\r\n"
+    head = f"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Length: {value}\r\n\r\n"
     assert run_as(node, MALLORY, f"tell(raw({head.encode()!r}).split()[1])") == ["400"]
 
 

@@ -52,7 +52,7 @@ class RunningServer:
 
     def get(self, path: str, *headers: str) -> tuple[int, Any]:
         """Status and JSON body of a GET."""
-        head = "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""])
+        head = "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", ""])
         return parse(self.speak(head.encode("utf-8")))
 
     def get_as(self, uid: int, path: str) -> tuple[int, Any]:

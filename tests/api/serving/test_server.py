@@ -16,7 +16,7 @@ import pytest
 from nodeagent.api.server import Hooks, check_socket_path
 from nodeagent.domain.errors import OutsideFault
 
-POST = b"POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST = b"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def problem(raw: bytes) -> tuple[int, str]:
@@ -98,7 +98,7 @@ def test_what_is_no_request_gets_a_problem(serve, raw, status, code):
 
 def test_one_request_per_connection(serve):
     """A second request in the same bytes is not answered: there is nothing to smuggle."""
-    answer = serve().speak(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+    answer = serve().speak(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
     assert answer.count(b"HTTP/1.1") == 1
 
 
@@ -206,7 +206,7 @@ def test_an_inherited_socket_is_served(public_directory):
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(20)
                 connection.connect(str(path))
-                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert connection.makefile("rb").read().endswith(b"activated")
         finally:
             process.terminate()

@@ -15,16 +15,16 @@ import pytest
 from nodeagent.api.admission import Limits
 
 ATTACKER, OTHER = 4242, 4243
-HEAD = b"Host: x\r\n\r\n"
+HEAD = b"Host: localhost\r\n\r\n"
 ATTACKS = {
     "nothing": b"",
     "one byte": b"G",
-    "half a head": b"GET /v1/leases HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-    "half a body": b"POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    "half a head": b"GET /v1/leases HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    "half a body": b"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: 100\r\n\r\n{",
-    "expected body": b"POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    "expected body": b"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Expect: 100-continue\r\nContent-Length: 60000\r\n\r\n",
-    "chunks": b"POST /v1/leases HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "chunks": b"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
     "long waits": b"GET /v1/events?after=9&wait=5 HTTP/1.1\r\n" + HEAD,
     "answers unread": b"GET /v1/leases?limit=500 HTTP/1.1\r\n" + HEAD,
     "answered and not closed": b"GET /healthz HTTP/1.1\r\n" + HEAD,
