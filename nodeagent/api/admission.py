@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nodeagent.service.orders import ANONYMOUS
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -14,6 +16,11 @@ class Lane:
 
     uid: int
     reserved: bool
+
+    @property
+    def web(self) -> bool:
+        """Whether it came by TCP, and runs on the threads that are kept for that."""
+        return self.uid == ANONYMOUS
 
 
 Classify = Callable[[socket.socket], Lane]
@@ -24,6 +31,7 @@ class Limits:
     """Connections at one time, and how long each may live in all, in seconds."""
 
     per_uid: int = 4
+    web: int = 16
     users: int = 200
     reserved: int = 256
     life: float = 10.0
@@ -45,7 +53,8 @@ class Admission:
                 return False
             self._reserved += 1
             return True
-        if self._by_uid[lane.uid] >= self.limits.per_uid or self._by_uid.total() >= self.limits.users:
+        most = self.limits.web if lane.web else self.limits.per_uid
+        if self._by_uid[lane.uid] >= most or self._by_uid.total() >= self.limits.users:
             return False
         self._by_uid[lane.uid] += 1
         return True

@@ -28,6 +28,7 @@ from nodeagent.api.routes import JSON, NEGOTIATED, TEXT, Call, Reply, Route
 from nodeagent.api.slurm import SlurmRoutes
 from nodeagent.api.text import as_lines
 from nodeagent.api.waits import WaitingRoom
+from nodeagent.api.web import WebGuard, WebSettings
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import NotAllowed
 from nodeagent.service.orders import Caller
@@ -56,6 +57,7 @@ class ApiSettings:
     leases_open: bool = False  # [privacy] leases = "open"
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
     browsers: BrowserCheck = field(default_factory=BrowserCheck)
+    web: WebSettings | None = None
 
 
 def create_app(agent: Agent, identify: Identify, settings: ApiSettings) -> Flask:
@@ -65,7 +67,8 @@ def create_app(agent: Agent, identify: Identify, settings: ApiSettings) -> Flask
     app.url_map.merge_slashes = False  # a redirect is an answer that no client here follows
     problems.register(app)
     dispatcher = _Dispatcher(identify, settings)
-    for route in api_routes(agent, settings):
+    routes = api_routes(agent, settings)
+    for route in routes:
         app.add_url_rule(
             route.path.replace("{", "<").replace("}", ">"),
             endpoint=route.name,
@@ -73,6 +76,7 @@ def create_app(agent: Agent, identify: Identify, settings: ApiSettings) -> Flask
             methods=[route.method],
             provide_automatic_options=False,
         )
+    app.before_request(WebGuard(routes, settings.web).check)
     app.after_request(_secure)
     app.teardown_request(_close_caller)
     return app
@@ -112,7 +116,7 @@ class _Dispatcher:
         caller = self._caller()
         if route.administrators and not caller.administrator:
             raise NotAllowed("only an administrator may do this")
-        viewer = Viewer(caller, open=self._open, plain=media == TEXT)
+        viewer = Viewer(caller, open=self._open and not caller.anonymous, plain=media == TEXT)
         octets = read_octets(request) if route.octets else b""
         return _response(route.handle(Call(viewer, values, query, _body(route), octets)), media)
 

@@ -32,7 +32,7 @@ class BrowserCheck:
                 origins prove nothing.
         """
         host = request.headers.get("Host", "").strip().lower()
-        if host and _name(host) not in self.hosts:
+        if host and name_of(host) not in self.hosts:
             raise NotAllowed(f"Host: this agent is called {' or '.join(sorted(self.hosts))}")
         origin = request.headers.get("Origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
@@ -41,8 +41,8 @@ class BrowserCheck:
             raise NotAllowed("Sec-Fetch-Site: a page of another site may not call the agent")
 
 
-def _name(host: str) -> str:
-    """*host* without its port; an IPv6 address keeps its brackets."""
+def name_of(host: str) -> str:
+    """The Host header *host* without its port; an IPv6 address keeps its brackets."""
     name, separator, port = host.rpartition(":")
     return name if separator and (not port or port.isdecimal()) else host
 

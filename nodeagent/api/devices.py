@@ -62,6 +62,7 @@ class DeviceRoutes:
                 self.list_all,
                 {200: Promise("All devices.", DevicesAnswer)},
                 problems=(403, 503),
+                web=True,
             ),
             Route(
                 "GET",
@@ -72,6 +73,7 @@ class DeviceRoutes:
                 {200: _DEVICE},
                 problems=(403, 404, 503),
                 path_parameters=_KEY,
+                web=True,
             ),
             self._act("drain", self.drain, "Grant nothing more on it.", DrainBody),
             self._act("undrain", self.undrain, "Grant on it again."),

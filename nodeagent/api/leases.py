@@ -174,6 +174,7 @@ class LeaseRoutes:
                 {200: Promise("One page.", LeasesAnswer)},
                 problems=(403, 503),
                 query=_FILTERS,
+                web=True,
             ),
             Route(
                 "GET",
@@ -185,6 +186,7 @@ class LeaseRoutes:
                 problems=(403, 404, 503),
                 path_parameters=(LEASE_ID,),
                 query=(WAIT,),
+                web=True,
             ),
             Route(
                 "DELETE",

@@ -97,6 +97,7 @@ class NodeRoutes:
                 self.node,
                 {200: Promise("The node.", NodeAnswer)},
                 problems=(403, 503),
+                web=True,
             ),
             Route(
                 "GET",
@@ -107,6 +108,7 @@ class NodeRoutes:
                 {200: Promise("Events by ascending id; next is the cursor.", EventsAnswer, ("Retry-After",))},
                 problems=(403, 503),
                 query=(AFTER, WAIT, LIMIT),
+                web=True,
             ),
             Route(
                 "GET",
@@ -116,6 +118,7 @@ class NodeRoutes:
                 self.health,
                 {200: Promise("It does.", HealthAnswer)},
                 problems=(403,),
+                web=True,
             ),
             Route(
                 "GET",
@@ -125,6 +128,7 @@ class NodeRoutes:
                 self.readiness,
                 {200: Promise("It does.", HealthAnswer)},
                 problems=(403, 503),
+                web=True,
             ),
             self._document("/metrics", "metrics", "Metrics for Prometheus.", self.metrics, METRICS),
             self._document("/openapi.json", "openapi", "This document.", self.openapi, JSON),
@@ -141,5 +145,6 @@ class NodeRoutes:
             handle,
             {200: Promise(summary)},
             problems=(403, 503),
+            web=True,
             media=(media,),
         )

@@ -38,6 +38,18 @@ class NotAcceptable(Exception):
     """The caller accepts no media type that the route speaks."""
 
 
+class Unauthenticated(Exception):
+    """The caller showed no token, or a wrong one."""
+
+
+class WrongHost(Exception):
+    """The request is for a host of another name."""
+
+
+class WrongMethod(Exception):
+    """What is asked for can only be read here."""
+
+
 class Unhealthy(Exception):
     """The node grants nothing now; the message says why."""
 
@@ -52,12 +64,16 @@ class Kind:
     retry_after: int | None = None  # seconds
 
 
+METHOD_NOT_ALLOWED = Kind("MethodNotAllowed", 405, "The route does not know this method")
 KINDS: dict[type[Exception], Kind] = {
     errors.InvalidField: Kind("InvalidField", 422, "A field of the request can never be right"),
     MalformedBody: Kind("MalformedBody", 400, "The body is not acceptable JSON"),
     BodyTooLarge: Kind("TooLarge", 413, "The body is too large"),
     UnsupportedMedia: Kind("UnsupportedMedia", 415, "The body is not of a media type that is read here"),
     NotAcceptable: Kind("NotAcceptable", 406, "The answer has no media type that the caller accepts"),
+    Unauthenticated: Kind("Unauthenticated", 401, "The caller did not show the token"),
+    WrongHost: Kind("WrongHost", 421, "This is not the host that the request names"),
+    WrongMethod: METHOD_NOT_ALLOWED,
     errors.NotAllowed: Kind("NotAllowed", 403, "The caller may not do this"),
     errors.UnknownThing: Kind("UnknownThing", 404, "There is no such thing"),
     errors.StaleLease: Kind("StaleLease", 410, "The lease has ended"),
@@ -67,9 +83,8 @@ KINDS: dict[type[Exception], Kind] = {
     errors.OutsideFault: Kind("OutsideFault", 503, "Something outside the agent failed", 5),
     Unhealthy: Kind("NodeUnhealthy", 503, "The node grants nothing now", 5),
 }
-METHOD_NOT_ALLOWED = Kind("MethodNotAllowed", 405, "The route does not know this method")
 INTERNAL = Kind("InternalError", 500, "The agent failed; its log says why")
-_BY_STATUS = {kind.status: kind for kind in (*KINDS.values(), METHOD_NOT_ALLOWED) if kind.code != "KeyReused"}
+_BY_STATUS = {kind.status: kind for kind in KINDS.values() if kind.code != "KeyReused"}
 
 
 def printable(text: str) -> str:
@@ -109,6 +124,10 @@ def _fault(error: Exception) -> Response:
     if isinstance(error, errors.InvalidField):
         return problem(kind, error.why, field=error.field)
     response = problem(kind, str(error), field=getattr(error, "field", None))
+    if isinstance(error, Unauthenticated):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, WrongMethod):
+        response.headers["Allow"] = "GET, HEAD"
     if isinstance(error, errors.TooMany):
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     return response

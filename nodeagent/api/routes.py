@@ -71,6 +71,7 @@ class Route:
     body_required: bool = False
     octets: bool = False  # the body is no JSON: the use case reads it
     administrators: bool = False
+    web: bool = False  # may be read by TCP too, with the token where there is one
     public: bool = False  # tells nothing of the node: a listener that wants a token serves it without
     media: tuple[str, ...] = NEGOTIATED
 
@@ -83,6 +84,8 @@ class Route:
             found.add(422)
         if takes_body:
             found |= {400, 413, 415}
+        if self.web or self.public:
+            found |= {401, 421}
         if self.media == NEGOTIATED:
             found.add(406)
         return tuple(sorted(found))

@@ -15,6 +15,7 @@ from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
 
 from nodeagent.api.admission import Classify, Limits
 from nodeagent.api.worker import FairWorker
+from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.errors import OutsideFault
 
 LONGEST_PATH = 107  # bytes; sun_path less its NUL
@@ -41,6 +42,7 @@ class ServerSettings:
     threads: int = 16
     reserved_threads: int = 4
     limits: Limits = field(default_factory=Limits)
+    web: Endpoint | None = None  # of the read-only listener
     graceful_seconds: int = 10
     log_level: str = "warning"
 
@@ -56,6 +58,7 @@ class AgentServer(BaseApplication):  # type: ignore[misc]
         self.classify = settings.classify
         self.limits = settings.limits
         self.reserved_threads = settings.reserved_threads
+        self.web = settings.web
         super().__init__()
 
     def load_config(self) -> None:

@@ -17,6 +17,7 @@ from concurrent import futures
 from functools import partial
 from typing import Any
 
+import structlog
 from gunicorn import http, util  # type: ignore[import-untyped]
 from gunicorn.http import errors as wire  # type: ignore[import-untyped]
 from gunicorn.workers.gthread import TConn, ThreadWorker  # type: ignore[import-untyped]
@@ -24,6 +25,10 @@ from gunicorn.workers.gthread import TConn, ThreadWorker  # type: ignore[import-
 from nodeagent.api.admission import Admission, Classify, Lane, Limits
 from nodeagent.api.incoming import Arrival, Incoming
 from nodeagent.api.rawproblems import raw_problem
+from nodeagent.api.web import open_listener
+from nodeagent.domain.endpoint import Endpoint
+
+log = structlog.get_logger()
 
 SO_SNDBUFFORCE = 32
 # How long a thread computes on when another wants the interpreter. A call comes back for it dozens of times,
@@ -31,6 +36,7 @@ SO_SNDBUFFORCE = 32
 SWITCH_SECONDS = 0.0002
 SEND_BUFFER = 1 << 20  # bytes: the largest answers fit, so that a client that does not read holds no thread
 READ_SIZE = 1 << 16
+WEB_THREADS = 3
 
 _REFUSALS = {
     Arrival.HEAD_TOO_LARGE: raw_problem(431, "TooLarge", "the request's head is too large"),
@@ -58,7 +64,7 @@ class Connection(TConn):  # type: ignore[misc]
 
 
 class FairWorker(ThreadWorker):  # type: ignore[misc]
-    """One process. The application object carries *classify*, *limits* and *reserved_threads*."""
+    """One process. The application object carries *classify*, *limits*, *reserved_threads* and *web*."""
 
     def init_process(self) -> None:
         limits: Limits = self.app.limits
@@ -67,11 +73,22 @@ class FairWorker(ThreadWorker):  # type: ignore[misc]
         self._open: set[Connection] = set()
         sys.setswitchinterval(SWITCH_SECONDS)
         self._reserved_pool = futures.ThreadPoolExecutor(self.app.reserved_threads, "administrators")
+        self._web_pool = futures.ThreadPoolExecutor(WEB_THREADS, "web")
+        if self.app.web is not None:
+            self._open_web(self.app.web)
         super().init_process()
 
     def run(self) -> None:
         super().run()
         self._reserved_pool.shutdown(wait=False)
+        self._web_pool.shutdown(wait=False)
+
+    def _open_web(self, endpoint: Endpoint) -> None:
+        """Listen on TCP too. Not by gunicorn, which takes either the service manager's sockets or its own."""
+        try:
+            self.sockets.append(open_listener(endpoint))
+        except OSError as error:  # leases matter more than who looks at them
+            log.error("no read-only listener", address=f"{endpoint.address}:{endpoint.port}", why=str(error))
 
     def accept(self, listener: Any) -> None:
         try:
@@ -123,9 +140,12 @@ class FairWorker(ThreadWorker):  # type: ignore[misc]
             self._drop(conn, _REFUSALS[arrival])
 
     def enqueue_req(self, conn: Connection) -> None:
-        pool = self._reserved_pool if conn.lane.reserved else self.tpool
-        work = pool.submit(self.handle, conn)
+        work = self._pool(conn.lane).submit(self.handle, conn)
         work.add_done_callback(lambda done: self.method_queue.defer(self.finish_request, conn, done))
+
+    def _pool(self, lane: Lane) -> futures.ThreadPoolExecutor:
+        users: futures.ThreadPoolExecutor = self.tpool
+        return self._reserved_pool if lane.reserved else self._web_pool if lane.web else users
 
     def handle(self, conn: Connection) -> bool:
         super().handle(conn)

@@ -42,7 +42,10 @@ def _serve(config: settings.Config, simulate: str | None) -> None:
     node = wiring.simulated_node(simulate, config.state.directory) if simulate else wiring.this_node()
     built = wiring.build(config, node)
     server = ServerSettings(
-        socket=config.server.socket, threads=config.server.threads, classify=wiring.classifier(config)
+        socket=config.server.socket,
+        threads=config.server.threads,
+        classify=wiring.classifier(config),
+        web=built.web,
     )
     gc.freeze()  # what is loaded by now stays: no collection need walk through it, while a grant waits
     log.info("serving", socket=str(config.server.socket), machine=node.machine)

@@ -27,6 +27,7 @@ from nodeagent.config.sections import (
     Slurm,
     State,
     Watch,
+    Web,
     gid_of,
 )
 from nodeagent.config.showing import keys, render
@@ -54,6 +55,7 @@ __all__ = [
     "Slurm",
     "State",
     "Watch",
+    "Web",
     "check",
     "gid_of",
     "keys",

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nodeagent.config.sections import Config, Guarantee
+from nodeagent.config.sections import Config, Guarantee, Web
 from nodeagent.domain.errors import InvalidField
 
 DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
@@ -39,7 +39,8 @@ def read(path: Path) -> dict[str, Any]:
 def check(path: Path) -> tuple[Config, list[str]]:
     """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default.
 
-    But for the floor: a mistyped one demands the strongest, so that no typo grants what was to be refused.
+    But for the floor, a mistyped one demands the strongest, and for the listener, which is not opened then:
+    no typo grants what was to be refused, or serves without the token that was meant.
     """
     tables = read(path)
     complaints: list[str] = []
@@ -49,6 +50,9 @@ def check(path: Path) -> tuple[Config, list[str]]:
             if any(one.startswith("guarantee") for one in complaints):
                 complaints.append('guarantee.memory: is "kernel" until this section is mended')
                 config = config.model_copy(update={"guarantee": Guarantee(memory="kernel")})
+            if any(one.startswith("web") for one in complaints):
+                complaints.append("web.listen: nothing is served by TCP until this section is mended")
+                config = config.model_copy(update={"web": Web()})
             return config, complaints
         except ValidationError as error:
             for problem in error.errors():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import grp
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from nodeagent.domain.endpoint import Endpoint, check_host
 
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
 DEFAULT_STATE = Path("/var/lib/nodeagent")
@@ -223,6 +225,44 @@ class Docker(_Section):
     )
 
 
+class Web(_Section):
+    """The read-only TCP listener, for Prometheus and the dashboard."""
+
+    listen: str = Field(default="", description="its address and port, such as 127.0.0.1:9440; empty: none")
+    token_file: str = Field(
+        default="", description="file of the token that is asked for there, root's alone; empty: none is"
+    )
+    remote: bool = Field(
+        default=False, description="allow an address that other hosts reach; needs token_file"
+    )
+    hosts: list[str] = Field(
+        default=[], description="further names it goes by in Host headers: NAME or NAME:PORT"
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _numeric(cls, text: str) -> str:
+        if text:
+            Endpoint.parse(text)
+        return text
+
+    @field_validator("hosts")
+    @classmethod
+    def _names(cls, names: list[str]) -> list[str]:
+        return [check_host(name) for name in names]
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        if self.listen and not Endpoint.parse(self.listen).loopback:
+            if not self.remote:
+                raise ValueError(
+                    f"listen: other hosts reach {self.listen}: take a loopback address, or set remote = true"
+                )
+            if not self.token_file:
+                raise ValueError("token_file: has to be set where remote is true")
+        return self
+
+
 class Config(_Section):
     """Every setting with its default."""
 
@@ -240,6 +280,7 @@ class Config(_Section):
     release: Release = Release()
     slurm: Slurm = Slurm()
     docker: Docker = Docker()
+    web: Web = Web()
 
     def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
         """These settings, with what the command line said instead."""

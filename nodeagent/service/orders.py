@@ -10,6 +10,8 @@ from nodeagent.domain.device import Pool, Skipped
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
 from nodeagent.domain.request import Request
 
+ANONYMOUS = 2**32 - 1  # the uid that the kernel gives nobody: of callers of the read-only listener
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -21,6 +23,11 @@ class Caller:
     pid: int
     pidfd: int | None  # open while the request lasts; None where the peer is already gone
     administrator: bool
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether it is nobody in particular, and sees no more than anybody may."""
+        return self.uid == ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,11 @@ from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.systemd import find_systemd
 from nodeagent.adapters.uevents import UeventSocket
 from nodeagent.api.app import ApiSettings, create_app
+from nodeagent.api.browsers import LOOPBACK, BrowserCheck
 from nodeagent.api.waits import WaitingRoom
+from nodeagent.api.web import WebSettings
 from nodeagent.domain.baseline import Baseline
+from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.guarantee import Memory, Requirement
 from nodeagent.ledger.boot_file import BootFile
 from nodeagent.ledger.ledger import Ledger
@@ -58,6 +61,7 @@ from nodeagent.wiring.life import Life
 from nodeagent.wiring.node import Node, figures, slurm_conf, used_bytes
 from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
 from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
+from nodeagent.wiring.web import build_web
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Built:
     reconciler: Reconciler
     start: Callable[[], None]
     stop: Callable[[], None]
+    web: Endpoint | None = None  # where the read-only listener is to be
 
 
 def build(config: settings.Config, node: Node, *, clock: SystemClock | None = None) -> Built:
@@ -127,7 +132,9 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     directories = (banks, hook, dock.files)
     threads = tuple(watches.values())
     life = Life(base, leases, reconciler, watch, baselines, sidecars, directories, threads, node.machine)
-    return Built(agent, _app(config, agent, clock), base.ledger, reconciler, life.start, life.stop)
+    web = build_web(config.web)
+    app = _app(config, agent, clock, web)
+    return Built(agent, app, base.ledger, reconciler, life.start, life.stop, web.endpoint if web else None)
 
 
 def build_agent(
@@ -263,7 +270,7 @@ def _watch(
     )
 
 
-def _app(config: settings.Config, agent: Agent, clock: SystemClock) -> Flask:
+def _app(config: settings.Config, agent: Agent, clock: SystemClock, web: WebSettings | None) -> Flask:
     return create_app(
         agent,
         identifier(settings.gid_of(config.server.admin_group)),
@@ -272,6 +279,8 @@ def _app(config: settings.Config, agent: Agent, clock: SystemClock) -> Flask:
             __version__,
             leases_open=config.privacy.leases == "open",
             waiting=WaitingRoom(owner_of=Subuids().owner),
+            web=web,
+            browsers=BrowserCheck(LOOPBACK | (web.names if web else frozenset())),
         ),
     )
 

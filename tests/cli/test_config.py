@@ -50,6 +50,38 @@ def test_a_wrong_key_is_named_and_dropped(tmp_path: Path, text: str, key: str) -
     assert settings == config.Config()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'tokenfile = "/etc/nodeagent/web.token"',
+        "token_file = 5",
+        'hosts = ["http://x"]',
+        "remote = 'maybe'",
+    ],
+)
+def test_nothing_is_served_by_tcp_with_a_typo_beside(tmp_path: Path, text: str) -> None:
+    """A wrong key in [web] opens no listener: the token that was meant might be what was mistyped."""
+    settings, complaints = config.check(written(tmp_path, f'[web]\nlisten = "127.0.0.1:9440"\n{text}\n'))
+    assert settings.web.listen == ""
+    assert complaints[0].startswith("web.") and complaints[-1].startswith("web.listen: nothing is served")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('listen = "192.0.2.1:9440"', "set remote = true"),
+        ('listen = "0.0.0.0:9440"', "set remote = true"),
+        ('listen = "[::]:9440"\nremote = true', "token_file: has to be set"),
+        ('listen = "localhost:9440"', "numeric address"),
+        ('listen = "9440"', "numeric address"),
+    ],
+)
+def test_other_hosts_are_served_on_purpose_and_with_a_token_only(tmp_path: Path, text: str, why: str) -> None:
+    """An address that is no loopback one needs `remote` and a token; names are not looked up."""
+    settings, complaints = config.check(written(tmp_path, f"[web]\n{text}\n"))
+    assert settings.web.listen == "" and why in complaints[0]
+
+
 def test_an_unknown_admin_group_is_named_with_the_fix(tmp_path: Path) -> None:
     """`config check` exits 2; a start goes on, and nobody but root administers."""
     path = written(tmp_path, '[server]\nadmin_group = "no-such-group"\nthreads = 8\n')

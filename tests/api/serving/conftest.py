@@ -22,8 +22,9 @@ from nodeagent.api.admission import Lane, Limits
 from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.facade import Agent
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings
+from nodeagent.api.web import WebSettings, over_tcp
 from nodeagent.domain.clock import Clock
-from nodeagent.service.orders import Caller
+from nodeagent.service.orders import ANONYMOUS, Caller
 
 ANSWER_SECONDS = 20  # generous: the machine may be busy
 NO_HOOKS = Hooks()
@@ -103,6 +104,8 @@ def credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 def by_uid(sock: socket.socket) -> Lane:
     """The peer's uid; root's lane is reserved."""
+    if sock.family != socket.AF_UNIX:
+        return Lane(ANONYMOUS, False)
     _, uid, _ = credentials(sock)
     return Lane(uid, uid == 0)
 
@@ -112,6 +115,8 @@ def identify_peer(caller_of: Callable[..., Caller]) -> Callable[[Mapping[str, An
     """Whoever the kernel says is at the other end; root is the administrator."""
 
     def identify(environ: Mapping[str, Any]) -> Caller:
+        if over_tcp(environ):
+            return caller_of(ANONYMOUS)
         pid, uid, _ = credentials(environ["gunicorn.socket"])
         return caller_of(uid, pid=pid)
 
@@ -147,7 +152,8 @@ def serve(
         pid = os.fork()
         if pid == 0:
             try:
-                api = ApiSettings(clock=clock, version="0.1.0")
+                web = changes.get("web")
+                api = ApiSettings(clock=clock, version="0.1.0", web=web and WebSettings(web, web.hosts()))
                 AgentServer(lambda: create_app(agent, identify_peer, api), settings, hooks).run()
             finally:
                 os._exit(1)
