@@ -10,6 +10,9 @@ from pathlib import Path
 WANTED = {
     "nodeagent": (
         "nodeagent/cli/main.py",
+        "nodeagent/api/dashboard/page.html",
+        "nodeagent/api/dashboard/dashboard.css",
+        "nodeagent/api/dashboard/dashboard.js",
         "nodeagent/hook/libgpulease.so",
         "nodeagent/hook/gpulease-supervisor",
         "nodeagent/migrations/env.py",

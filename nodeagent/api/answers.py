@@ -157,6 +157,7 @@ class DeviceAnswer(Answer):
     row: int | None
     xccs: int | None
     shader_engines: int | None  # of one XCC
+    shader_arrays: int | None  # of one shader engine
     pool: str
     vram_bytes: int
     grantable_bytes: int
@@ -175,6 +176,11 @@ class DeviceAnswer(Answer):
 class DevicesAnswer(Answer):
     devices: list[DeviceAnswer]
     next: int | None
+
+
+class CallerAnswer(Answer):
+    uid: int
+    administrator: bool
 
 
 class PoolAnswer(Answer):

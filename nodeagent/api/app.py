@@ -14,13 +14,14 @@ from nodeagent.api import problems
 from nodeagent.api.answers import Answer, ProblemAnswer
 from nodeagent.api.body import read_json, read_octets
 from nodeagent.api.browsers import BrowserCheck
+from nodeagent.api.dashboard import PAGE, dashboard_routes
 from nodeagent.api.devices import DeviceRoutes
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import Body
 from nodeagent.api.incoming import LARGEST_BODY
 from nodeagent.api.leases import LeaseRoutes
 from nodeagent.api.metrics import AgentCollector, RefusalCounter, exposition
-from nodeagent.api.node import PAGE, NodeRoutes
+from nodeagent.api.node import NodeRoutes
 from nodeagent.api.openapi import document
 from nodeagent.api.present import Presenter, Viewer
 from nodeagent.api.query import read_path, read_query
@@ -98,6 +99,7 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     found += DeviceRoutes(agent, presenter).routes()
     found += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
     found += SlurmRoutes(agent, settings.waiting).routes()
+    found += dashboard_routes()
     return tuple(found)
 
 

@@ -94,5 +94,6 @@ class Agent(Protocol):
     def clear(self, caller: Caller, device: str) -> Device: ...
 
     def events(
-        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100
-    ) -> tuple[Event, ...]: ...
+        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
+    ) -> tuple[Event, ...]:
+        """Events of ids above *after*, oldest first; with *newest* the last *limit* of them, at once."""

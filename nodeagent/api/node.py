@@ -1,4 +1,4 @@
-"""Routes about the node and the agent: node, events, health, metrics, the API's description, a front page."""
+"""Routes about the node and the agent: node, caller, events, health, metrics, the API's description."""
 
 from __future__ import annotations
 
@@ -6,35 +6,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nodeagent.api.answers import EventsAnswer, HealthAnswer, NodeAnswer
+from nodeagent.api.answers import CallerAnswer, EventsAnswer, HealthAnswer, NodeAnswer
 from nodeagent.api.facade import Agent
 from nodeagent.api.metrics import MEDIA_TYPE as METRICS
 from nodeagent.api.present import Presenter
 from nodeagent.api.problems import Unhealthy
-from nodeagent.api.query import AFTER, LIMIT, WAIT
+from nodeagent.api.query import AFTER, LARGEST_PAGE, LIMIT, WAIT, whole
 from nodeagent.api.routes import JSON, RETRY_AFTER, Call, Promise, Reply, Route
 from nodeagent.api.waits import WaitingRoom
 
-HTML = "text/html; charset=utf-8"
-PAGE = "page"  # the route that links may lead to
-_PAGE = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>nodeagent</title></head>
-<body>
-<h1>nodeagent</h1>
-<p>This agent shares the AMD GPUs of this node: it divides each into slices and grants them as leases.</p>
-<ul>
-<li><a href="/v1/node">The node</a></li>
-<li><a href="/v1/devices">Its devices</a></li>
-<li><a href="/v1/leases">Leases</a></li>
-<li><a href="/v1/events">Events</a></li>
-<li><a href="/metrics">Metrics</a></li>
-<li><a href="/openapi.json">The API, as an OpenAPI document</a></li>
-</ul>
-<p>On the command line: <code>gpulease status</code>.</p>
-</body>
-</html>
-"""
+_NEWEST = whole("newest", 1, LARGEST_PAGE, "Only so many of them, the newest; at once, whatever wait says.")
 
 
 class NodeRoutes:
@@ -57,10 +38,15 @@ class NodeRoutes:
     def node(self, call: Call) -> Reply:
         return Reply(self._presenter.node(self._agent.node()))
 
+    def caller(self, call: Call) -> Reply:
+        return Reply(CallerAnswer(uid=call.caller.uid, administrator=call.caller.administrator))
+
     def events(self, call: Call) -> Reply:
         after, wait, limit = call.query["after"], call.query["wait"], call.query["limit"]
         headers: Mapping[str, str] = {}
-        if wait:
+        if call.query["newest"] is not None:
+            found = self._agent.events(call.caller, after, 0, call.query["newest"], newest=True)
+        elif wait:
             with self._waiting.seat(call.caller) as seated:
                 found = self._agent.events(call.caller, after, wait if seated else 0, limit)
             headers = {} if seated else RETRY_AFTER
@@ -84,9 +70,6 @@ class NodeRoutes:
     def openapi(self, call: Call) -> Reply:
         return Reply(json.dumps(self._openapi()))
 
-    def page(self, call: Call) -> Reply:
-        return Reply(_PAGE)
-
     def routes(self) -> tuple[Route, ...]:
         return (
             Route(
@@ -101,13 +84,22 @@ class NodeRoutes:
             ),
             Route(
                 "GET",
+                "/v1/caller",
+                "showCaller",
+                "Who the agent takes the caller for.",
+                self.caller,
+                {200: Promise("The caller.", CallerAnswer)},
+                web=True,
+            ),
+            Route(
+                "GET",
                 "/v1/events",
                 "listEvents",
                 "What happened; ?wait holds the answer until something does.",
                 self.events,
                 {200: Promise("Events by ascending id; next is the cursor.", EventsAnswer, ("Retry-After",))},
                 problems=(403, 503),
-                query=(AFTER, WAIT, LIMIT),
+                query=(AFTER, WAIT, LIMIT, _NEWEST),
                 web=True,
             ),
             Route(
@@ -132,7 +124,6 @@ class NodeRoutes:
             ),
             self._document("/metrics", "metrics", "Metrics for Prometheus.", self.metrics, METRICS),
             self._document("/openapi.json", "openapi", "This document.", self.openapi, JSON),
-            self._document("/", PAGE, "A page for people.", self.page, HTML),
         )
 
     @staticmethod

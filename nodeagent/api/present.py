@@ -92,6 +92,7 @@ class Presenter:
             row=geometry.row if geometry else None,
             xccs=geometry.xccs if geometry else None,
             shader_engines=geometry.engines if geometry else None,
+            shader_arrays=geometry.arrays if geometry else None,
             pool=device.pool,
             vram_bytes=device.vram_bytes,
             grantable_bytes=device.grantable_bytes,

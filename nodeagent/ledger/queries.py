@@ -194,16 +194,27 @@ class Queries(ABC):
             return int(connection.scalar(_HIGH_WATER) or 0)
 
     def events(
-        self, after: int = 0, limit: int = 100, lease: int | None = None, uid: int | None = None
+        self,
+        after: int = 0,
+        limit: int = 100,
+        lease: int | None = None,
+        uid: int | None = None,
+        *,
+        newest: bool = False,
     ) -> tuple[Event, ...]:
-        """Events of ids above *after*, oldest first; *uid*: its own acts, and all that befell its leases."""
-        wanted = select(events).where(events.c.id > after).order_by(events.c.id).limit(_bounded(limit))
+        """Events of ids above *after*, oldest first; *uid*: its own acts, and all that befell its leases.
+
+        The first *limit* of them, or with *newest* the last.
+        """
+        order = events.c.id.desc() if newest else events.c.id
+        wanted = select(events).where(events.c.id > after).order_by(order).limit(_bounded(limit))
         if lease is not None:
             wanted = wanted.where(events.c.lease == lease)
         if uid is not None:
             theirs = exists().where(leases.c.id == events.c.lease, leases.c.uid == uid)
             wanted = wanted.where(or_(events.c.uid == uid, theirs))
-        return tuple(rows.event_of(row) for row in self._all(wanted))
+        found = tuple(rows.event_of(row) for row in self._all(wanted))
+        return found[::-1] if newest else found
 
     def lost(self, lease_id: int) -> bool:
         """Whether the lease ended because it lost a device."""

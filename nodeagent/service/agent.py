@@ -257,14 +257,16 @@ class Agent:
 
     # -- events -------------------------------------------------------------------------------------
 
-    def events(self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100) -> tuple[Event, ...]:
+    def events(
+        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
+    ) -> tuple[Event, ...]:
         """Events after the one numbered *after*: all of them for administrators, their own for others."""
         if owns_nothing(caller):
             return ()
         own = None if caller.administrator else caller.uid
 
         def look() -> tuple[Event, ...] | None:
-            return self._parts.ledger.events(after=after, limit=limit, uid=own) or None
+            return self._parts.ledger.events(after=after, limit=limit, uid=own, newest=newest) or None
 
         return self._parts.changes.wait_for(look, wait) or ()
 

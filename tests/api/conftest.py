@@ -244,9 +244,12 @@ class FakeAgent:
     def clear(self, caller: Caller, key: str) -> Device:
         return self._device(key)
 
-    def events(self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100) -> tuple[Event, ...]:
+    def events(
+        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
+    ) -> tuple[Event, ...]:
         self._fail()
-        found = tuple(event for event in self.records if event.id > after)[:limit]
+        found = tuple(event for event in self.records if event.id > after)
+        found = found[-limit:] if newest else found[:limit]
         if wait and not found:
             self.calls.append(("wait", wait))
             self.on_wait(wait)

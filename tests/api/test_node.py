@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from nodeagent.domain.errors import LedgerUnavailable
@@ -136,8 +138,41 @@ def test_waits_are_bounded(user, wait):
     assert (answer.status_code, answer.json["field"]) == (422, "wait")
 
 
-def test_the_page_is_inert(user):
-    """The front page is plain HTML that runs nothing."""
-    answer = user.get("/")
-    assert answer.content_type == "text/html; charset=utf-8"
-    assert "<script" not in answer.text and "/openapi.json" in answer.text
+def test_the_newest_events(client_of, agent):
+    """The last of them, oldest first, and the cursor behind: what a page shows when it is opened."""
+    agent.records = [Event(at, "granted", 1_800_000_000.0, 1, "b", uid=1000, lease=at) for at in range(1, 9)]
+    answer = client_of(1000).get("/v1/events?newest=3").json
+    assert ([event["id"] for event in answer["events"]], answer["next"]) == ([6, 7, 8], 8)
+
+
+@pytest.mark.parametrize(("uid", "administrator"), [(0, True), (1000, False)])
+def test_who_the_caller_is_taken_for(client_of, uid, administrator):
+    """As the kernel says, whatever the page would like."""
+    assert client_of(uid).get("/v1/caller").json == {"uid": uid, "administrator": administrator}
+
+
+@pytest.mark.parametrize(
+    ("path", "media"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/dashboard.css", "text/css; charset=utf-8"),
+        ("/dashboard.js", "text/javascript; charset=utf-8"),
+    ],
+)
+def test_the_page_is_inert(user, path, media):
+    """It loads its own two files, has no code or style in its markup, and no way from text to markup."""
+    answer = user.get(path)
+    assert answer.content_type == media
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert (policy["require-trusted-types-for"], policy["trusted-types"]) == ("'script'", "'none'")
+    if path == "/":
+        assert not re.search(r"<style|<script(?![^>]* src=)|\son\w+=|\sstyle=|javascript:", answer.text, re.I)
+    assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//|url\(|@import", answer.text, re.I)
+
+
+def test_the_script_makes_no_markup_of_text(user):
+    """None of the ways from a string to markup or code is in it."""
+    ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|setHTML|eval\(|Function\("
+    assert not re.search(ways, user.get("/dashboard.js").text)
