@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs model bench soak build install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench soak build install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -100,6 +100,12 @@ format: setup ## let ruff rewrite what it can
 
 docs: setup ## docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+man: setup ## docs/_build/man: gpulease(1) and nodeagent(8)
+	$(BIN)/sphinx-build -q -t man -b man docs docs/_build/man
+
+screenshots: setup ## the dashboard's pictures in docs/images, from a headless Chromium
+	$(BIN)/python -m tests.browser.screenshots docs/images
 
 model: ## let spin search the protocol for what must never be, and find each known mistake (a minute)
 	@docs/model/check

@@ -23,7 +23,10 @@ SECONDS = 30
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--no-proxy-server", "--mute-audio"),
-    *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost", "--remote-debugging-pipe"),
+    *(
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
+        "--remote-debugging-pipe",
+    ),
     *("--hide-scrollbars", "--force-device-scale-factor=1", "--lang=en"),
 )
 Message = dict[str, Any]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import copy
 
@@ -15,6 +17,18 @@ from tests.browser.made_up import MadeUp
 from tests.node.conftest import RunningNode, as_user, running_node
 
 FORWARD = Path(__file__).with_name("forward.py")
+
+
+@dataclass(frozen=True)
+class Web:
+    """The read-only listener of the agent."""
+
+    port: int
+    token_file: Path
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,9 +65,20 @@ def made_up(page: chromium.Page) -> Iterator[MadeUp]:
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[RunningNode]:
+def web(tmp_path_factory: pytest.TempPathFactory) -> Web:
+    """Where the agent listens by TCP, and the token that it wants there."""
+    token = tmp_path_factory.mktemp("web") / "token"
+    token.touch(0o600)
+    token.write_text("k" * 43)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return Web(free.getsockname()[1], token)
+
+
+@pytest.fixture(scope="module")
+def node(web: Web) -> Iterator[RunningNode]:
     """A real agent on a simulated node."""
-    with running_node("mi210") as running:
+    settings = f'[web]\nlisten = "127.0.0.1:{web.port}"\ntoken_file = "{web.token_file}"\n'
+    with running_node("mi210", settings=settings) as running:
         running.attacked = False  # nobody is to sit in its leases
         yield running
 

@@ -83,3 +83,22 @@ def test_a_page_of_another_port_can_do_nothing(page, node, forwarded):
     page.call("Page.setBypassCSP", enabled=False)
     assert node.http("GET", f"/v1/devices/{key}").body["state"] == "healthy"
     page.complaints.clear()
+
+
+@pytest.mark.slow
+def test_the_tcp_port_shows_the_node_to_who_has_the_token(page, node, web):
+    """Read-only: no acts and no events, leases masked; the token is typed, and a wrong one shows nothing."""
+    lease = node.http("POST", "/v1/leases", GRANT).body
+    page.open(web.address, "!document.getElementById('login').hidden")
+    assert page.value("document.querySelectorAll('article').length") == 0
+    page.value("document.getElementById('token').focus()")
+    page.type(web.token_file.read_text())
+    page.press("Enter")
+    page.until(f"document.getElementById('lease-{lease['id']}')")
+    assert "not shown" in page.value(f"document.getElementById('lease-{lease['id']}').textContent")
+    assert page.value("document.querySelectorAll('main section button').length") == 0
+    assert page.value("document.getElementById('event-list').textContent") == "No event is shown to you."
+    bearer = "{headers: {Authorization: `Bearer ${sessionStorage.getItem('token')}`}, method: 'DELETE'}"
+    act = f"fetch('/v1/leases/{lease['id']}', {bearer}).then((answer) => answer.status)"
+    assert page.value(act) == 405
+    node.http("DELETE", f"/v1/leases/{lease['id']}?wait=5")

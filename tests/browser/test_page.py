@@ -1,4 +1,4 @@
-"""The page for everybody: by keyboard, on a phone, in the dark, read aloud; whatever others call themselves."""
+"""The page for everybody: by keyboard, on a phone, in the dark, read aloud; and whatever text it gets."""
 
 from __future__ import annotations
 
@@ -129,13 +129,9 @@ def test_markup_from_text_is_refused_by_the_browser(page, made_up):
     """Were the script wrong one day, the page's policy still stands in between."""
     made_up.open()
     foreign = "Object.assign(document.createElement('script'), {src: 'http://x.example/'})"
-    for way in ("document.body.innerHTML = '<p>'", f"document.body.append({foreign})", "eval('1')"):
-        attempt = f"try {{ {way}; }} catch (fault) {{ tried.push(fault.name); }}"
-        page.value(
-            f"document.body.dataset.tried ??= ''; (() => {{ const tried = []; {attempt} "
-            "document.body.dataset.tried += tried.join() })()"
-        )
-    assert page.value("document.body.dataset.tried") == "TypeErrorTypeErrorEvalError"
+    for act in ("document.body.innerHTML = '<p>'", f"document.body.append({foreign})"):
+        attempt = f"(() => {{ try {{ {act}; return 'done'; }} catch (fault) {{ return fault.name; }} }})()"
+        assert page.value(attempt) == "TypeError"
     assert page.complaints
     page.complaints.clear()
 
