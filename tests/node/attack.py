@@ -5,7 +5,8 @@ usage: attack.py DEV DIRECTORY [-- COMMAND…]
 Goes for more than the slice on each of the lease's devices, whose nodes are below DEV, by each path, and
 gives back at once what it got. Writes DIRECTORY/<lease id>.json: by device and path "refused", "taken", or
 why the path does not exist here. Then becomes COMMAND, so that a lease that lives for one command alone is
-attacked, too. Runs as the lease's holder, so with any Python 3; gpulease must be in its path.
+attacked, too. Runs as the lease's holder, so with any Python 3; gpulease must be in its path. In a container,
+which has no socket to ask, DIRECTORY/targets.json says what there is.
 """
 
 from __future__ import annotations
@@ -164,8 +165,11 @@ def _refusal(number: int) -> str:
     return f"{what}: {errno.errorcode.get(number, number)}"
 
 
-def targets(dev: str) -> dict[str, Target]:
+def targets(dev: str, directory: str) -> dict[str, Target]:
     """By device: what the lease that we are in has there, and 64 MiB more."""
+    given = Path(directory, "targets.json")
+    if given.exists():
+        return {device: Target(dev, *numbers) for device, numbers in json.loads(given.read_text()).items()}
     from gpulease.transport import Transport  # not in the bare environment
 
     api = Transport(os.environ["GPULEASE_SOCKET"], timeout=120)
@@ -185,7 +189,7 @@ def main(dev: str, directory: str, *command: str) -> None:
     """Attack, write down what came of it, go on as *command*."""
     outcomes = {
         device: {name: apart(path, target) for name, path in PATHS.items()}
-        for device, target in targets(dev).items()
+        for device, target in targets(dev, directory).items()
     }
     written = Path(directory, f".{os.getpid()}")
     written.write_text(json.dumps(outcomes), encoding="utf-8")

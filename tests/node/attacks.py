@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+PROGRAM = Path(__file__).with_name("attack.py")
 TIERS = ("kernel", "supervised", "hook", "advisory")
 # The weakest tier that has to refuse each path.
 REFUSED_BY = {
@@ -28,8 +29,8 @@ class Attacks:
 
     def __init__(self, client: Path) -> None:
         self.dev = Path("/dev")  # where the node's devices are
-        self.program = client / "attack.py"
-        shutil.copy(Path(__file__).with_name("attack.py"), self.program)
+        self.program = client / PROGRAM.name
+        shutil.copy(PROGRAM, self.program)
         self.records = client / "attacks"
         self.records.mkdir(exist_ok=True)
         self.records.chmod(0o1777)
