@@ -56,6 +56,7 @@ def examine(
     if files is None or gres is None:
         why = "no gres.conf or slurm.conf found: [slurm] gres_conf says where it is, if Slurm runs here"
         return [Finding(Level.FAIL, "files", why)]
+    unbelieved = _not_roots(PROLOG_CONF)
     site = Site(
         node=node or files.node,
         inventory=inventory,
@@ -67,7 +68,8 @@ def examine(
         owner=config.devices.owner,
         request_from=config.slurm.request_from,
         scripts=_spoiled(),
-        settings=script_settings(_text(PROLOG_CONF)),
+        settings=script_settings("" if unbelieved else _text(PROLOG_CONF)),
+        settings_fault=unbelieved,
         spool=str(config.slurm.spool),
         plugin_run=plugin_run(_text(files.source.with_name("plugstack.conf"))),
     )
@@ -107,8 +109,18 @@ def _wrong(path: Path) -> str | None:
         return f"{path}: {fault.strerror}: install the package's scripts there"
     if not stat.S_ISREG(status.st_mode) or not os.access(path, os.X_OK):
         return f"{path} is no program: chmod 755 it"
+    return _not_roots(path)
+
+
+def _not_roots(path: Path) -> str | None:
+    """Why the scripts do not believe a file; None where they do, or it is not there."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    # As client/slurm/agent.sh has it: a link is not believed, wherever it leads.
     if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} must belong to root and be writable by nobody else: chown root, chmod 755"
+        return f"{path} must be root's own file and writable by nobody else: chown root, chmod go-w"
     return None
 
 

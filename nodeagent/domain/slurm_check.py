@@ -52,6 +52,7 @@ class Site:
     request_from: str  # slurm.request_from
     scripts: Mapping[str, str]  # what is wrong with files of ours, by path
     settings: ScriptSettings = ScriptSettings()
+    settings_fault: str | None = None  # why the scripts do not read their settings
     spool: str = ScriptSettings().values["spool"]  # slurm.spool
     plugin_run: str | None = None  # run= of our plugin in plugstack.conf; None: it is not loaded
 
@@ -237,6 +238,8 @@ def _scripts(site: Site) -> Iterator[Finding]:
 
 
 def _settings(site: Site) -> Iterator[Finding]:
+    if site.settings_fault is not None:
+        yield _fail(SETTINGS, site.settings_fault)
     values = site.settings.values
     for key in site.settings.unread:
         kept = f"; {values[key]} counts" if key in values else ""

@@ -155,6 +155,7 @@ def test_ours_may_be_one_of_several_scripts(site_of) -> None:
         ({"settings": script_settings("deadline=120")}, Level.WARN, "prolog.conf"),
         ({"settings": script_settings("shell=/bin/sh")}, Level.WARN, "prolog.conf"),
         ({"settings": script_settings("spool=/var/spool/other")}, Level.FAIL, "prolog.conf"),
+        ({"settings_fault": "must belong to root"}, Level.FAIL, "prolog.conf"),
         ({"settings": script_settings("run=/run/other"), "plugin_run": RUN}, Level.FAIL, "prolog.conf"),
         ({"settings": script_settings("epilog_wait=58")}, Level.FAIL, "PrologEpilogTimeout"),
         ({"settings": script_settings("deadline=58")}, Level.FAIL, "PrologEpilogTimeout"),
