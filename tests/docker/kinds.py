@@ -62,6 +62,10 @@ def params(*kinds: Kind) -> list[Any]:
 
 # For tests that are to run with every engine also where slow tests are left out.
 with_each_engine = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS, indirect=True)
+# For what podman has not: a daemon, and a group whose members may talk to it.
+with_each_daemon = pytest.mark.parametrize(
+    "kind", params(DOCKER, NEWER_DOCKER), ids=[DOCKER.name, NEWER_DOCKER.name], indirect=True
+)
 
 
 def daemon_json(directory: Path, cgroup: str, fake: bool, **more: object) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.slurm.space import end as end_process
 
+from .kinds import with_each_daemon
 from .leased import Leased
 
 pytestmark = pytest.mark.docker
@@ -99,12 +100,11 @@ def test_it_ends_while_the_agent_is_away(leased: Leased) -> None:
 @pytest.fixture
 def restarted(leased: Leased) -> Iterator[Leased]:
     """The host of a daemon that a test restarts."""
-    if leased.host.kind.client != "docker":
-        pytest.skip("podman has no daemon to restart")
     yield leased
     leased.host.restart_engine()
 
 
+@with_each_daemon
 @pytest.mark.parametrize(
     "number",
     [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL],
@@ -120,6 +120,7 @@ def test_the_daemon_is_restarted(restarted: Leased, number: signal.Signals) -> N
 
 
 @pytest.mark.slow
+@with_each_daemon
 def test_the_daemon_is_away(restarted: Leased) -> None:
     """With live-restore containers outlive it: no daemon is not no container."""
     host = restarted.host

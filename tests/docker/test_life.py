@@ -11,6 +11,7 @@ import pytest
 from tests.slurm.agent import ServedAgent
 
 from .host import Host
+from .kinds import with_each_daemon
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 Image = Callable[[Host, str], str]
@@ -94,12 +95,11 @@ def test_a_copied_label_gets_nothing(
     assert engine.inspect("copy")["State"]["Running"]
 
 
+@with_each_daemon
 def test_an_engine_that_dies_ends_no_lease_whose_container_lives(
     engine: Host, agent: ServedAgent, lease: dict[str, Any]
 ) -> None:
     """Its containers run on without it, and are the lease's still; their end is seen when it is back."""
-    if engine.kind.client == "podman":
-        pytest.skip("podman has no daemon")
     engine.stop_engine(signal.SIGKILL)
     assert state(agent, lease) == "active"
     engine.start_engine()

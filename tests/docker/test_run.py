@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from .host import Host
-from .kinds import with_each_engine
+from .kinds import with_each_daemon, with_each_engine
 from .leased import Leased
 
 pytestmark = pytest.mark.docker
@@ -57,10 +57,9 @@ def test_signals_reach_the_container(leased: Leased, number: signal.Signals) -> 
     leased.released(container)
 
 
+@with_each_daemon
 def test_a_user_of_the_docker_group(leased: Leased) -> None:
     """Who may use docker may take a lease for a container; it is that user's."""
-    if leased.host.kind.client != "docker":
-        pytest.skip("the tests' podman is root's")
     container = leased.start(user="alice")
     holder = leased.agent.call("GET", f"/v1/leases/{container.lease}")["holder"]
     assert holder["uid"] == leased.host.users["alice"]
