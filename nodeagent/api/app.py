@@ -36,7 +36,6 @@ from nodeagent.service.orders import Caller
 
 Identify = Callable[[Mapping[str, Any]], Caller]
 _TEXT_MEDIA = "text/plain; charset=utf-8"
-_AGENT_ITSELF = Caller(uid=0, gid=0, groups=frozenset(), pid=0, pidfd=None, administrator=True)
 _SECURITY = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -59,6 +58,7 @@ class ApiSettings:
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
     browsers: BrowserCheck = field(default_factory=BrowserCheck)
     web: WebSettings | None = None
+    lease_metrics: bool = False  # [metrics] leases
 
 
 def create_app(agent: Agent, identify: Identify, settings: ApiSettings) -> Flask:
@@ -87,7 +87,7 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     """Every route there is."""
     presenter = Presenter(settings.clock)
     refusals = RefusalCounter()
-    collector = AgentCollector(agent, refusals, _AGENT_ITSELF)
+    collector = AgentCollector(agent, refusals, leases=settings.lease_metrics)
     found: list[Route] = []
     found += NodeRoutes(
         agent,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
+from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.slurm import Verdict
@@ -40,6 +41,9 @@ class Agent(Protocol):
 
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free."""
+
+    def measures(self) -> Measures:
+        """What is measured beside that, for metrics."""
 
     def grant(self, caller: Caller, order: Order) -> Granted | Queued | Refusal: ...
 

@@ -7,20 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nodeagent.api.facade import Agent
-from nodeagent.domain.device import DeviceState, Inventory
+from nodeagent.api.families import counter, gauge, histogram, of_cards, of_devices, of_leases
+from nodeagent.domain.device import Inventory
 from nodeagent.domain.lease import ENDED, HeldSlice, LeaseState, SliceState
+from nodeagent.domain.measures import Measures
 from nodeagent.domain.refusals import Code
-from nodeagent.service.orders import Caller
-from nodeagent.service.survey import free_of
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PAGE = 500
 _LIVE = tuple(state for state in LeaseState if state not in ENDED)
-_DEVICE_LABELS = ("device", "product")
 
 
 class RefusalCounter:
@@ -40,78 +38,52 @@ class RefusalCounter:
 
 
 class AgentCollector(Collector):
-    """Asks the agent when it is scraped. *reader*, the caller that the agent sees, must see all leases."""
+    """Asks the agent when it is scraped. *leases*: with what each lease holds and uses."""
 
-    def __init__(self, agent: Agent, refusals: RefusalCounter, reader: Caller) -> None:
+    def __init__(self, agent: Agent, refusals: RefusalCounter, *, leases: bool = False) -> None:
         self._agent = agent
         self._refusals = refusals
-        self._reader = reader
+        self._leases = leases
 
     def collect(self) -> Iterator[Metric]:
-        node = self._agent.node()
-        info = GaugeMetricFamily("nodeagent_info", "The agent; always 1.", labels=("version",))
-        info.add_metric((node.version,), 1)
-        yield info
-        yield GaugeMetricFamily(
-            "nodeagent_ready", "Whether the agent grants now (1) or not (0).", value=float(node.ready)
-        )
-        yield self._leases()
-        inventory, held = self._agent.inventory(), self._agent.held()
-        yield from self._devices(inventory, held)
-        yield self._quarantined(inventory, held)
-        refusals = CounterMetricFamily(
-            "nodeagent_refusals", "Refused requests since the agent started, by code.", labels=("code",)
-        )
-        for code, count in self._refusals.counts().items():
-            refusals.add_metric((code,), count)
-        yield refusals
+        node, inventory = self._agent.node(), self._agent.inventory()
+        held, measures = self._agent.held(), self._agent.measures()
+        yield gauge("nodeagent_info", "The agent; always 1.", ("version",), [((node.version,), 1)])
+        yield gauge("nodeagent_ready", "Whether the agent grants now (1) or not (0).", (), [((), node.ready)])
+        yield from self._of_node(measures)
+        yield from of_devices(inventory, held, measures)
+        yield from of_cards(node.name, inventory, measures)
+        yield from _quarantined(inventory, held)
+        if self._leases:
+            yield from of_leases(inventory, held, measures)
 
-    def _leases(self) -> Metric:
-        counts = Counter(dict.fromkeys(_LIVE, 0))
-        after = 0
-        while True:
-            page = self._agent.leases(self._reader, state=frozenset(_LIVE), after=after, limit=PAGE)
-            counts.update(lease.state for lease in page)
-            if len(page) < PAGE:
-                break
-            after = page[-1].id
-        family = GaugeMetricFamily(
-            "nodeagent_leases", "Leases that have not ended, by state.", labels=("state",)
-        )
-        for state in _LIVE:
-            family.add_metric((state,), counts[state])
-        return family
+    def _of_node(self, measures: Measures) -> Iterator[Metric]:
+        states = [((state,), measures.states.get(state, 0)) for state in _LIVE]
+        yield gauge("nodeagent_leases", "Leases that have not ended, by state.", ("state",), states)
+        about = "Leases that use more VRAM than they were granted."
+        yield gauge("nodeagent_leases_over_grant", about, (), [((), len(measures.over))])
+        about = "Time since processes were looked at last."
+        yield gauge("nodeagent_look_age_seconds", about, (), [((), measures.look_age_seconds)])
+        refused = [((code,), count) for code, count in self._refusals.counts().items()]
+        about = "Refused requests since the agent started, by code."
+        yield counter("nodeagent_refusals", about, ("code",), refused)
+        about = "From a request to its lease, of those that were granted at once."
+        yield histogram("nodeagent_grant_seconds", about, measures.grants)
+        about = "From the begin of a release to the proof that all slices are clean."
+        yield histogram("nodeagent_release_seconds", about, measures.releases)
 
-    @staticmethod
-    def _devices(inventory: Inventory, held: tuple[HeldSlice, ...]) -> Iterator[Metric]:
-        cus = _device_gauge("nodeagent_device_cus", "Compute units of the device.")
-        free_cus = _device_gauge("nodeagent_device_free_cus", "Compute units that no slice holds.")
-        vram = _device_gauge("nodeagent_device_grantable_vram_bytes", "VRAM that may be granted in all.")
-        free_vram = _device_gauge("nodeagent_device_free_vram_bytes", "VRAM that no slice holds.")
-        foreign = _device_gauge("nodeagent_device_foreign_vram_bytes", "VRAM of processes in no lease.")
-        slots = _device_gauge("nodeagent_device_free_queue_slots", "Queue slots that no slice holds.")
-        healthy = _device_gauge("nodeagent_device_healthy", "Whether the device may be granted from (1).")
-        for device in inventory.devices:
-            labels = (device.key, device.product)
-            free = free_of(device, inventory, held)
-            cus.add_metric(labels, device.cus)
-            free_cus.add_metric(labels, len(free.cus))
-            vram.add_metric(labels, device.grantable_bytes)
-            free_vram.add_metric(labels, free.vram_bytes)
-            foreign.add_metric(labels, device.foreign_bytes)
-            slots.add_metric(labels, free.queue_slots)
-            healthy.add_metric(labels, float(device.state is DeviceState.HEALTHY))
-        yield from (cus, free_cus, vram, free_vram, foreign, slots, healthy)
 
-    @staticmethod
-    def _quarantined(inventory: Inventory, held: tuple[HeldSlice, ...]) -> Metric:
-        found = Counter(one.placed.device for one in held if one.state is SliceState.QUARANTINED)
-        family = GaugeMetricFamily(
-            "nodeagent_quarantined_slices", "Slices that are not proved clean.", labels=("device",)
-        )
-        for device in inventory.devices:
-            family.add_metric((device.key,), found[device.key])
-        return family
+def _quarantined(inventory: Inventory, held: tuple[HeldSlice, ...]) -> Iterator[Metric]:
+    unclean = [one.placed for one in held if one.state is SliceState.QUARANTINED]
+    count = Counter(one.device for one in unclean)
+    size: Counter[str] = Counter()
+    for one in unclean:
+        size[one.device] += one.vram_bytes
+    keys = [device.key for device in inventory.devices]
+    about = "Slices that are not proved clean."
+    yield gauge("nodeagent_quarantined_slices", about, ("device",), [((key,), count[key]) for key in keys])
+    about = "VRAM of slices that are not proved clean."
+    yield gauge("nodeagent_quarantined_vram_bytes", about, ("device",), [((key,), size[key]) for key in keys])
 
 
 def exposition(collector: Collector) -> str:
@@ -119,7 +91,3 @@ def exposition(collector: Collector) -> str:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return generate_latest(registry).decode("utf-8")
-
-
-def _device_gauge(name: str, about: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, about, labels=_DEVICE_LABELS)

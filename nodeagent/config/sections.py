@@ -263,6 +263,12 @@ class Web(_Section):
         return self
 
 
+class Metrics(_Section):
+    """What is measured."""
+
+    leases: bool = Field(default=False, description="metrics of each lease too, by its number")
+
+
 class Config(_Section):
     """Every setting with its default."""
 
@@ -281,6 +287,7 @@ class Config(_Section):
     slurm: Slurm = Slurm()
     docker: Docker = Docker()
     web: Web = Web()
+    metrics: Metrics = Metrics()
 
     def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
         """These settings, with what the command line said instead."""

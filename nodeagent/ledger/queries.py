@@ -91,6 +91,8 @@ _REMEMBERED = select(request_keys.c.lease, request_keys.c.digest).where(
 _COUNTS = select(func.count(), func.count().filter(leases.c.state == LeaseState.QUEUED)).where(
     NOT_ENDED, leases.c.charged_uid == bindparam("uid")
 )
+_NUMBER = func.count().label("number")
+_STATES = select(leases.c.state, _NUMBER).where(leases.c.id.in_(_LIVE)).group_by(leases.c.state)
 _UNCLEAN = (
     select(func.count(slices.c.lease.distinct()))
     .join(leases, leases.c.id == slices.c.lease)
@@ -159,6 +161,10 @@ class Queries(ABC):
     def live(self, state: LeaseState | None = None) -> tuple[Lease, ...]:
         """Every lease that has not ended, queued ones included; or those of them in *state*."""
         return self._read_leases(_LIVE_LEASES) if state is None else self._read_leases(_LIVE_IN, state=state)
+
+    def states(self) -> dict[LeaseState, int]:
+        """How many leases have not ended, by state."""
+        return {LeaseState(row.state): int(row.number) for row in self._all(_STATES)}
 
     def present(self) -> frozenset[int]:
         """Leases that have not ended, or hold a slice still."""

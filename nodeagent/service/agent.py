@@ -10,6 +10,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
+from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
@@ -18,6 +19,7 @@ from nodeagent.service.container_view import ContainerView, ContainerViews
 from nodeagent.service.effects import Told
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
+from nodeagent.service.measuring import Measuring
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns, owns_nothing
@@ -48,6 +50,7 @@ class AgentParts:
     attacher: Attacher
     launcher: Launcher
     releaser: Releaser
+    measuring: Measuring
     changes: Changes
     identity: Identity
     told: Callable[[int], Told | None]
@@ -114,6 +117,10 @@ class Agent:
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free."""
         return self._parts.ledger.held()
+
+    def measures(self) -> Measures:
+        """What is measured beside what is booked, for metrics."""
+        return self._parts.measuring.measures()
 
     def lease(self, caller: Caller, lease_id: int) -> Lease:
         """Anyone may read a lease; what they see of another's is the API's to mask."""

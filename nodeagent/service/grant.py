@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -47,6 +48,7 @@ class Granter:
         locks: LeaseLocks,
         changes: Changes,
         keep: Callable[[int], None] = lambda lease: None,
+        took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._ledger = ledger
         self._survey = survey
@@ -57,6 +59,7 @@ class Granter:
         self._releaser = releaser
         self._locks = locks
         self._changes = changes
+        self._took = took  # told how long each grant took that was made at once
         self._keep = keep  # told of each lease that is active, before it is answered
 
     def grant(self, caller: Caller, order: Order) -> Outcome:
@@ -66,14 +69,18 @@ class Granter:
             NotAllowed, InvalidField, KeyReused, TooMany: the order cannot be taken from this caller.
             LedgerUnavailable, OutsideFault: the node cannot serve it now; nothing is left behind.
         """
+        began = time.monotonic()
         booked = self._booker.book(caller, order)
         if isinstance(booked, Refusal):
             return booked
         if booked.lease.state is LeaseState.QUEUED:
             self._changes.announce(booked.lease.id)
             return Queued(booked.lease, booked.fresh)
-        lease = self.prepare(booked.lease.id) if booked.fresh else self._followed(booked.lease.id)
-        return Granted(lease, booked.fresh)
+        if not booked.fresh:
+            return Granted(self._followed(booked.lease.id), fresh=False)
+        lease = self.prepare(booked.lease.id)
+        self._took(time.monotonic() - began)
+        return Granted(lease, fresh=True)
 
     def prepare(self, lease_id: int) -> Lease:
         """Apply the journal of a booked lease and make it active; also finishes one that a crash cut short.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import structlog
@@ -36,6 +36,7 @@ class Overuse:
         *,
         kill: bool,
         tolerance_percent: float,
+        known: Callable[[frozenset[int]], None] = lambda leases: None,
     ) -> None:
         self._ledger = ledger
         self._releaser = releaser
@@ -44,6 +45,7 @@ class Overuse:
         self._sampler = sampler
         self._kill = kill
         self._tolerance_percent = tolerance_percent
+        self._known = known  # told at each look who is over
         self._last: frozenset[int] = frozenset()
         self._told: set[int] = set()
 
@@ -62,6 +64,7 @@ class Overuse:
                 if self._kill:
                     self._end(lease, look)
         self._last = frozenset(over)
+        self._known(self._last)
         self._told &= over.keys()
 
     def _over(

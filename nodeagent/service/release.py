@@ -44,6 +44,7 @@ class Releaser:
         timeout_seconds: float,
         away: Callable[[str], bool],
         obstacles: Callable[[Lease], Mapping[str, Json]],
+        took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._ledger = ledger
         self._journal = journal
@@ -52,6 +53,8 @@ class Releaser:
         self._timeout = timeout_seconds
         self._away = away
         self._obstacles = obstacles
+        self._took = took  # told how long each release took that ended clean
+        self._began: dict[int, float] = {}  # by lease, monotonic seconds
         self._steps: dict[int, _Step] = {}  # by lease: what its proof waits for
         self._cleaners = Cleaners(changes.announce)
 
@@ -123,7 +126,8 @@ class Releaser:
                 tx.move_lease(lease_id, LeaseState.RELEASING, reason=reason)
                 tx.move_slices(lease_id, SliceState.CLEANING)
                 tx.event(kind, uid=uid, lease=lease_id, reason=reason)
-            return True
+        self._began[lease_id] = time.monotonic()
+        return True
 
     def _clean(self, lease_id: int) -> bool:
         lease = self._ledger.lease(lease_id)
@@ -134,6 +138,9 @@ class Releaser:
             return True
         self._settle(lease, walk)
         self._steps.pop(lease_id, None)
+        began = self._began.pop(lease_id, None)
+        if began is not None and walk.pending is None:
+            self._took(time.monotonic() - began)
         return False
 
     def _given_up(self, lease_id: int, record: EffectRecord | None, pending: Pending) -> bool:

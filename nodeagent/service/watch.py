@@ -55,6 +55,7 @@ class Watch:
         policy: WatchPolicy = WatchPolicy(),
         further: Sequence[Note] = (),
         stop: Callable[[int], str | None] | None = None,
+        over: Callable[[frozenset[int]], None] = lambda leases: None,
     ) -> None:
         self._sampler = Sampler(ledger, clock, survey, tree, sources)
         self._notes: tuple[Note, ...] = (
@@ -67,6 +68,7 @@ class Watch:
                 self._sampler,
                 kill=policy.kill,
                 tolerance_percent=policy.tolerance_percent,
+                known=over,
             ),
             Stalled(ledger, clock, changes, sources.sdma_us, seconds=policy.stalled_seconds),
             *further,

@@ -43,6 +43,7 @@ from nodeagent.service.containers import Containers
 from nodeagent.service.differences import Differences
 from nodeagent.service.dumps import Dumps
 from nodeagent.service.foreign import Foreign
+from nodeagent.service.measuring import Measuring
 from nodeagent.service.ownership import Ownership
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
@@ -58,6 +59,7 @@ from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.jobs import Jobs, build_jobs
 from nodeagent.wiring.leases import Base, Leases, build_leases
 from nodeagent.wiring.life import Life
+from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node, figures, slurm_conf, used_bytes
 from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
 from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
@@ -92,6 +94,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     banks, cdi = BankFiles(name, node.tree), CdiFiles(name, config.cdi.directory)
     ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle, dock)
     tiers = build_tiers(config, ground, base.ledger, base.survey)
+    measuring = build_measuring(node, base, baselines)
     leases = build_leases(
         base,
         tiers,
@@ -108,6 +111,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         keep=sidecars.keep,
         shared_cu_percent=config.defaults.shared_cu,
         timeout_seconds=config.release.timeout_seconds,
+        measuring=measuring,
     )
     differences = Differences(base.ledger, clock, tree, systemd, (hook, banks, cdi, dock.files), sidecars)
     jobs = build_jobs(
@@ -127,8 +131,8 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
     views = dock.views(base.ledger)
-    agent = build_agent(base, tiers, leases, jobs, identity, views, containers)
-    watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences, dock)
+    agent = build_agent(base, tiers, leases, jobs, identity, views, containers, measuring)
+    watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences, dock, measuring)
     directories = (banks, hook, dock.files)
     threads = tuple(watches.values())
     life = Life(base, leases, reconciler, watch, baselines, sidecars, directories, threads, node.machine)
@@ -145,6 +149,7 @@ def build_agent(
     identity: Identity,
     views: ContainerViews,
     containers: Containers,
+    measuring: Measuring,
 ) -> Agent:
     """The façade over all use cases."""
     return Agent(
@@ -156,6 +161,7 @@ def build_agent(
             attacher=leases.attacher,
             launcher=leases.launcher,
             releaser=leases.releaser,
+            measuring=measuring,
             changes=base.changes,
             identity=identity,
             told=leases.journal.told,
@@ -250,6 +256,7 @@ def _watch(
     foreign: Foreign,
     differences: Differences,
     dock: Dock,
+    measuring: Measuring,
 ) -> Watch:
     upkeep = Upkeep(base.ledger, base.clock, base.locks, tiers.kept)
     used = partial(used_bytes, node.tree)
@@ -265,8 +272,9 @@ def _watch(
         figures(node, dock.mounts),
         foreign,
         _watch_policy(config),
-        [upkeep, idle_use],
+        [measuring, upkeep, idle_use],
         dock.foreign(base.ledger).stop if config.docker.on_foreign == "stop" else None,
+        measuring.note_over,
     )
 
 
@@ -280,6 +288,7 @@ def _app(config: settings.Config, agent: Agent, clock: SystemClock, web: WebSett
             leases_open=config.privacy.leases == "open",
             waiting=WaitingRoom(owner_of=Subuids().owner),
             web=web,
+            lease_metrics=config.metrics.leases,
             browsers=BrowserCheck(LOOPBACK | (web.names if web else frozenset())),
         ),
     )

@@ -16,6 +16,7 @@ from nodeagent.service.effects import Journal
 from nodeagent.service.grant import Granter
 from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
+from nodeagent.service.measuring import Measuring
 from nodeagent.service.nesting import Nesting
 from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
@@ -60,6 +61,7 @@ def build_leases(
     keep: Callable[[int], None],
     shared_cu_percent: float,
     timeout_seconds: float,
+    measuring: Measuring,
 ) -> Leases:
     """The use cases over *tiers*. *in_use*: whether a process has a GPU open; *keep*: a lease's sidecar."""
     ledger, tree, survey, locks, changes = base.ledger, base.tree, base.survey, base.locks, base.changes
@@ -69,11 +71,21 @@ def build_leases(
     placer = Placer(planner, shared_cu_percent)
     nesting = Nesting(ledger, base.clock, tree)
     booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting)
-    releaser = Releaser(ledger, journal, locks, changes, timeout_seconds, survey.away, tiers.obstacles.gather)
+    releaser = Releaser(
+        ledger,
+        journal,
+        locks,
+        changes,
+        timeout_seconds,
+        survey.away,
+        tiers.obstacles.gather,
+        measuring.releases.observe,
+    )
+    granted = measuring.grants.observe
     return Leases(
         journal,
         planner,
-        Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes, keep),
+        Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes, keep, granted),
         Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, keep),
         Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered, keep),
         releaser,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ from nodeagent.domain.lease import (
     PlacedSlice,
     SliceState,
 )
+from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import EffectRecord, EffectState, Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
@@ -72,6 +74,7 @@ class FakeAgent:
     outcome: Refusal | None = None
     queues: bool = False
     fault: Exception | None = None
+    measured: Measures = Measures()
     ready: bool = True
     says: Told | None = None
     view: ContainerView | None = None
@@ -99,6 +102,11 @@ class FakeAgent:
 
     def held(self) -> tuple[HeldSlice, ...]:
         return tuple(held for lease in self.known.values() for held in lease.slices)
+
+    def measures(self) -> Measures:
+        self._fail()
+        states = Counter(lease.state for lease in self.known.values())
+        return replace(self.measured, states=states)
 
     def grant(self, caller: Caller, order: Order) -> Granted | Queued | Refusal:
         must_be_allowed(caller, order)

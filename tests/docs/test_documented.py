@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The tests' page and comparison, as tests/docs/conftest.py has them.
 Read = Callable[[str], Any]
 Same = Callable[[str, Any, Any], None]
+METRICS = ("Of the node", "Of each device", "Of each card", "Of each lease")  # headings of docs/metrics.md
 ROUTE = re.compile(r"(GET|POST|DELETE|PUT|PATCH) /")
 
 
@@ -224,13 +225,14 @@ def test_every_metric_is_documented(page: Read, same: Same) -> None:
     """docs/metrics.md has a row for each metric that the agent serves, whatever the node has."""
     metrics = importlib.import_module("nodeagent.api.metrics")
     agent = SimpleNamespace(
-        node=lambda: SimpleNamespace(version="0", ready=True),
+        node=lambda: SimpleNamespace(name="x", version="0", ready=True),
         inventory=lambda: SimpleNamespace(devices=()),
-        leases=lambda *_, **__: (),
         held=lambda: (),
+        measures=importlib.import_module("nodeagent.domain.measures").Measures,
     )
-    text = metrics.exposition(metrics.AgentCollector(agent, metrics.RefusalCounter(), None))
-    same("docs/metrics.md", re.findall(r"^# TYPE (\S+)", text, re.M), page("metrics.md").rows("Metrics"))
+    text = metrics.exposition(metrics.AgentCollector(agent, metrics.RefusalCounter(), leases=True))
+    told = [name for heading in METRICS for name in page("metrics.md").rows(heading)]
+    same("docs/metrics.md", re.findall(r"^# TYPE (\S+)", text, re.M), told)
 
 
 def test_every_shipped_machine_is_documented(page: Read, same: Same) -> None:

@@ -54,6 +54,7 @@ from nodeagent.wiring.containers import Dock
 from nodeagent.wiring.graph import build_agent, build_reconciler, build_uevents
 from nodeagent.wiring.jobs import build_jobs
 from nodeagent.wiring.leases import Base, build_leases
+from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node
 from nodeagent.wiring.state import BASELINES, LEDGER, NAMES
 from nodeagent.wiring.tiers import Ground, build_tiers
@@ -144,6 +145,7 @@ class House:
         )
         self.sidecar_files = SidecarFiles(STEM, root=state / "run" / "leases")
         self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
+        self.measuring = build_measuring(node, base, self.baselines)
         leases = build_leases(
             base,
             self.tiers,
@@ -152,6 +154,7 @@ class House:
             keep=self.sidecars.keep,
             shared_cu_percent=25,
             timeout_seconds=timeout,
+            measuring=self.measuring,
         )
         self.journal, self.granter, self.releaser = leases.journal, leases.granter, leases.releaser
         self.differences = Differences(
@@ -178,6 +181,7 @@ class House:
             Identity("node", name, "0"),
             self.dock.views(self.ledger),
             self.containers,
+            self.measuring,
         )
 
     def in_use(self, pid: int) -> bool:

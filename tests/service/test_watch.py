@@ -69,6 +69,7 @@ def watch_of(house: House, policy: WatchPolicy = REPORT, **changes: Any) -> tupl
         foreign,
         policy,
         changes.get("further", ()),
+        over=changes.get("over", lambda leases: None),
     )
     return watch, foreign
 

@@ -1,0 +1,85 @@
+"""Measures for metrics: kept by those who look and act anyway, and gathered when somebody asks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from nodeagent.adapters.bounded import Bounded
+from nodeagent.domain.clock import SECOND_NS, Clock
+from nodeagent.domain.histogram import Histogram
+from nodeagent.domain.measures import Measures, Sensors, Use, use_of
+from nodeagent.domain.watch import Owner
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.sampling import Look
+from nodeagent.service.survey import Survey
+
+SENSOR_SECONDS = 2.0  # for reading them all: a card that hangs does not answer
+FRESH_SECONDS = 1.0  # that readings serve whoever asks
+
+
+class SensorReader:
+    """Reads the cards' sensors for all who ask within a second; nobody waits longer than two for a card."""
+
+    def __init__(self, read: Callable[[str], Sensors]) -> None:
+        self._read = read
+        self._bounded: Bounded[dict[str, Sensors]] = Bounded(SENSOR_SECONDS)
+        self._lock = threading.Lock()
+        self._known: Mapping[str, Sensors] = {}
+        self._until = 0.0  # monotonic seconds
+
+    def of(self, cards: Collection[str]) -> Mapping[str, Sensors]:
+        """By PCI address; none where a card does not answer in time."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._known = self._bounded.call(lambda: {pci: self._read(pci) for pci in cards}) or {}
+                self._until = time.monotonic() + FRESH_SECONDS
+            return self._known
+
+
+class Measuring:
+    """What the watch saw last, how long grants and releases took, and what the cards' sensors say."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        survey: Survey,
+        sensors: SensorReader,
+        idle: Callable[[str], int | None],
+    ) -> None:
+        self.grants = Histogram()
+        self.releases = Histogram()
+        self._ledger = ledger
+        self._clock = clock
+        self._survey = survey
+        self._sensors = sensors
+        self._idle = idle
+        self._use: Mapping[tuple[Owner, str], Use] = {}
+        self._over: frozenset[int] = frozenset()
+        self._looked_ns: int | None = None
+
+    def note(self, look: Look) -> None:
+        """Keep what *look* shows: a scrape reads no process."""
+        self._use = use_of(look.sample, look.by_owner, look.inventory)
+        self._looked_ns = self._clock.boot_ns()
+
+    def note_over(self, leases: frozenset[int]) -> None:
+        """Keep which leases use more than they were granted."""
+        self._over = leases
+
+    def measures(self) -> Measures:
+        """Everything, as of now; reads the ledger, and never waits for its writer."""
+        found, looked = self._survey.shown(), self._looked_ns
+        idle = {pool.key: self._idle(pool.key) for pool in found.pools}
+        return Measures(
+            states=self._ledger.states(),
+            look_age_seconds=None if looked is None else (self._clock.boot_ns() - looked) / SECOND_NS,
+            use=self._use,
+            over=self._over,
+            sensors=self._sensors.of(sorted({device.pci for device in found.devices})),
+            idle_bytes={pool: size for pool, size in idle.items() if size is not None},
+            grants=self.grants.buckets(),
+            releases=self.releases.buckets(),
+        )
