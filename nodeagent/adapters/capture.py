@@ -108,6 +108,7 @@ def _take_render_nodes(tree: SysTree, collected: _Collected) -> None:
         device = (tree.link(path) or "").rpartition("/")[2]
         if device.startswith("amdgpu_xcp"):
             collected.links[path] = f"../../../{PLATFORM.removeprefix('sys/')}/{device}"
+            _take_nodes(tree, collected, path, f"{PLATFORM}/{device}")
 
 
 def _take_located(tree: SysTree, collected: _Collected, base: str) -> None:
@@ -125,8 +126,12 @@ def _take_located(tree: SysTree, collected: _Collected, base: str) -> None:
 def _take_pci(tree: SysTree, collected: _Collected, directory: str, pci: str) -> None:
     for file in PCI_FILES:
         collected.take(f"{directory}/{file}", f"{PCI}/{pci}/{file}")
+    _take_nodes(tree, collected, directory, f"{PCI}/{pci}")
+
+
+def _take_nodes(tree: SysTree, collected: _Collected, directory: str, canonical: str) -> None:
     for node in _matching(tree, f"{directory}/drm", r"(card|renderD)[0-9]{1,9}"):
-        collected.take(f"{directory}/drm/{node}/dev", f"{PCI}/{pci}/drm/{node}/dev")
+        collected.take(f"{directory}/drm/{node}/dev", f"{canonical}/drm/{node}/dev")
 
 
 def _matching(tree: SysTree, directory: str, pattern: str) -> Iterator[str]:

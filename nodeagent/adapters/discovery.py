@@ -15,6 +15,7 @@ from nodeagent.adapters.products import product
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.domain.device import Device, DeviceState, Inventory, Link, Pool, Skipped, grantable
 from nodeagent.domain.geometry import Geometry
+from nodeagent.domain.numbering import with_smi_indexes
 
 # Targets that exist only as the graphics of a processor.
 APU_TARGETS = frozenset(
@@ -85,7 +86,7 @@ def discover(
     devices = tuple(
         _with_grantable(device, pools[device.pool], idle[device.pool], reserve_percent) for device in raw
     )
-    return Inventory(counter, devices, tuple(pools.values()), _skipped(scan.nodes))
+    return Inventory(counter, with_smi_indexes(devices), tuple(pools.values()), _skipped(scan.nodes))
 
 
 def _scan(tree: SysTree, names: Mapping[str, str]) -> _Scan:
@@ -145,6 +146,7 @@ def _device(scan: _Scan, node: KfdNode, ordinal: int, include_apus: bool) -> Dev
         uuid=identity.uuid,
         aliases=_aliases(drm, identity, device_id),
         mark=identity.mark,
+        card=drm.card,
     )
 
 
@@ -197,7 +199,7 @@ def _peers(scan: _Scan, node: KfdNode) -> tuple[Link, ...]:
 
 
 def _aliases(drm: DrmDevice, identity: Identity, device_id: int) -> tuple[str, ...]:
-    names = [drm.serial, drm.card]
+    names = [drm.serial]
     if identity.unique_id:
         names += [str(identity.unique_id), f"0x{identity.unique_id:016x}"]
     if identity.unique_id and 0 < device_id <= 0xFFFF:

@@ -64,7 +64,7 @@ def read(tree: SysTree, render_node: str | None, located: str | None) -> DrmDevi
         unique_id=(reader.hexadecimal("unique_id") or 0) if own else 0,
         product=reader.text("product_name"),
         serial=reader.text("serial_number") if own else None,
-        card=_card(tree, reader.directory) if own else None,
+        card=_card(tree, reader.directory if own else f"{DRM}/{render_node}/device"),
         device_id=reader.hexadecimal("device"),
         numa_node=reader.numa_node(),
         compute_partition=reader.mode("current_compute_partition", re.compile("|".join(COMPUTE_MODES))),

@@ -147,8 +147,12 @@ class DeviceAnswer(Answer):
     partition: int
     render_node: str | None
     kfd_node: int
-    ordinal: int
+    ordinal: int  # ROCr's index
+    card: str | None
     gpu_id: int | None
+    hip_index: int
+    smi_index: int | None
+    slurm_index: int | None
     unique_id: str | None  # 0x and 16 digits: JSON readers lose the low bits of a 64-bit number
     uuid: str | None
     product: str

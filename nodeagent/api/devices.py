@@ -21,6 +21,9 @@ _KEY = (
     pattern("pci", r"^[A-Za-z0-9._:-]{1,64}$", "The first part of the device's key, mostly a PCI address."),
     whole("partition", 0, 255, "The second part of the device's key."),
 )
+_NAMED = pattern(
+    "device", r"^[A-Za-z0-9._:@/+,-]{0,1024}$", "Only these: names with commas between, in any spelling."
+)
 _DEVICE = Promise("The device.", DeviceAnswer)
 
 
@@ -32,8 +35,11 @@ class DeviceRoutes:
         self._presenter = presenter
 
     def list_all(self, call: Call) -> Reply:
-        found = self._shown(*self._agent.inventory().devices)
-        return Reply(DevicesAnswer(devices=found, next=None))
+        found = self._agent.inventory().devices
+        if names := call.query["device"]:
+            wanted = {one.key for name in names.split(",") if name for one in self._agent.named(name)}
+            found = tuple(one for one in found if one.key in wanted)
+        return Reply(DevicesAnswer(devices=self._shown(*found), next=None))
 
     def show(self, call: Call) -> Reply:
         return self._one(self._device(call))
@@ -62,6 +68,7 @@ class DeviceRoutes:
                 self.list_all,
                 {200: Promise("All devices.", DevicesAnswer)},
                 problems=(403, 503),
+                query=(_NAMED,),
                 web=True,
             ),
             Route(

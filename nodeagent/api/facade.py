@@ -39,6 +39,9 @@ class Agent(Protocol):
 
     def inventory(self) -> Inventory: ...
 
+    def named(self, name: str) -> tuple[Device, ...]:
+        """The devices that *name* means, in any spelling."""
+
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free."""
 

@@ -34,7 +34,7 @@ _HOLDER_PATTERN = rf"^(slurm|docker|process|client):{TEXT_PATTERN.removeprefix('
 _FILTERS = (
     choices("state", tuple(state.value for state in LeaseState), "Only leases in these states."),
     whole("user", 0, LARGEST_UID, "Only leases of this uid; another uid's are for administrators."),
-    pattern("device", FILTER_PATTERN, "Only leases with a slice of this device."),
+    pattern("device", FILTER_PATTERN, "Only leases with a slice of this device, in any spelling."),
     pattern(
         "holder",
         _HOLDER_PATTERN,

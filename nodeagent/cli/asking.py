@@ -10,8 +10,6 @@ from urllib.parse import quote
 
 from gpulease.client import DEFAULT_SOCKET
 from gpulease.errors import GpuleaseError, UsageError, error_from
-from gpulease.models import Device
-from gpulease.naming import chosen
 from gpulease.screen import safe
 from gpulease.transport import Transport
 
@@ -68,12 +66,13 @@ def devices_meant(socket: Path | None, device: str | None, every: bool) -> list[
     """The keys of the devices that a command is for: more than one also where partitions share the name.
 
     Raises:
-        UsageError: neither or both are said, or the name is of no device of this node.
+        UsageError: neither or both are said.
+        InvalidField: the name is of no device of this node, or is not clear.
     """
     if every == bool(device):
         raise UsageError("name one device, or say --all")
-    devices = [Device.from_raw(raw) for raw in ask(socket, "GET", "/v1/devices")["devices"]]
-    return [one.key for one in chosen(devices, [device] if device else [])]
+    found = ask(socket, "GET", f"/v1/devices?device={quote(device or '', safe='')}")["devices"]
+    return [one["device"] for one in found]
 
 
 def on_device(socket: Path | None, key: str, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -66,10 +66,13 @@ class Device:
     reason: str | None
     uuid: str | None  # "GPU-<16 hex>" where it names this device and no other on the node
     foreign_bytes: int = 0  # VRAM that processes in no lease hold, as last seen
-    aliases: tuple[str, ...] = ()  # further spellings that tools print: serial, SMI UUID, card number
+    aliases: tuple[str, ...] = ()  # further spellings that tools print: serial, unique id, SMI UUID
     owner: DeviceOwner = DeviceOwner.ANY
     owner_reason: str | None = None  # what makes it that owner's
     mark: str = ""  # what it is recognised by until the node is rebooted, whatever comes or goes beside it
+    card: str | None = None  # "card1", the DRM primary node
+    smi_index: int | None = None  # see `nodeagent.domain.numbering`
+    slurm_index: int | None = None  # its position in gres.conf; None where that does not name it
 
     @property
     def cus(self) -> int:

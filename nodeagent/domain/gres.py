@@ -58,7 +58,7 @@ def device_of(gpu: GresGpu, inventory: Inventory) -> Device | None:
     if by_path:
         found = [one for one in inventory.devices if one.pci == by_path[1]]
     else:
-        found = [one for one in inventory.devices if name == one.render_node or name in one.aliases]
+        found = [one for one in inventory.devices if name in (one.render_node, one.card)]
     return found[0] if len(found) == 1 else None
 
 

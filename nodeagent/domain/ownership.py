@@ -38,13 +38,14 @@ def barred(device: Device, asked: SliceRequest, asker: Asker) -> DeviceRefusal |
 
 
 def given_to(inventory: Inventory, gres: Gres, source: str) -> Inventory:
-    """*inventory* with the devices that *gres*, read from *source*, names as Slurm's."""
-    why = {
-        device.key: f"{source} has it as GPU {gpu.index}"
-        for gpu in gres.gpus
-        if (device := device_of(gpu, inventory))
-    }
-    return _owned(inventory, DeviceOwner.SLURM, lambda device: why.get(device.key))
+    """*inventory* with the devices that *gres*, read from *source*, names as Slurm's, with its numbers."""
+    index = {device.key: gpu.index for gpu in gres.gpus if (device := device_of(gpu, inventory))}
+    numbered = replace(
+        inventory,
+        devices=tuple(replace(one, slurm_index=index.get(one.key)) for one in inventory.devices),
+    )
+    why = {key: f"{source} has it as GPU {number}" for key, number in index.items()}
+    return _owned(numbered, DeviceOwner.SLURM, lambda device: why.get(device.key))
 
 
 def all_of(inventory: Inventory, owner: DeviceOwner, why: str) -> Inventory:

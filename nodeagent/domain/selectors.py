@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.numbering import candidates, numbered, numbers
 from nodeagent.domain.refusals import Code
 from nodeagent.domain.request import Request, SliceRequest
 
 _PCI = re.compile(
     r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])(?:/([0-9]{1,3}))?", re.ASCII
 )
-_RENDER = re.compile(r"(?:/dev/dri/)?(renderd[0-9]+)", re.ASCII)
 _UUID = re.compile(r"(?:gpu-|0x)?([0-9a-f]{1,16})", re.ASCII)
 _MOST_NAMED = 8
 _BRANDS = frozenset({"amd", "ati", "instinct", "radeon"})  # words that a model name is known without
@@ -30,15 +31,44 @@ def check_devices(inventory: Inventory, request: Request) -> None:
     A deny list may name devices of other nodes: a site writes one list for all of its nodes.
 
     Raises:
-        InvalidField: ``slices[i].device`` names no device of this node.
+        InvalidField: ``slices[i].device`` names no device of this node, or an item is a bare number.
     """
     for number, asked in enumerate(request.slices):
         for name in _items(asked.device):
-            if not any(names_device(device, name) for device in inventory.devices):
-                raise InvalidField(
-                    f"slices[{number}].device",
-                    f"{name!r} names no device of this node; it has {_some(inventory.devices)}",
-                )
+            named(inventory, name, f"slices[{number}].device")
+        for name in _items(asked.not_device):
+            _check_clear(inventory, name, f"slices[{number}].not_device")
+
+
+def named(inventory: Inventory, name: str, field: str) -> tuple[Device, ...]:
+    """The devices that *name* names: several where partitions share it.
+
+    Raises:
+        InvalidField: *field* names none, or has a bare number, which each tool reads in its own way.
+    """
+    _check_clear(inventory, name, field)
+    found = tuple(device for device in inventory.devices if names_device(device, name))
+    if not found:
+        raise InvalidField(field, f"{name!r} names no device of this node; it has {_some(inventory.devices)}")
+    return found
+
+
+def pinned(request: Request, inventory: Inventory) -> Request:
+    """*request* with the numbers in its filters replaced by the keys of the devices that have them now.
+
+    A request that waits would else get another device when these change, as they do with a partition mode.
+    """
+    return replace(
+        request,
+        slices=tuple(
+            replace(
+                asked,
+                device=_pinned(asked.device, inventory),
+                not_device=_pinned(asked.not_device, inventory),
+            )
+            for asked in request.slices
+        ),
+    )
 
 
 def mismatch(device: Device, asked: SliceRequest) -> tuple[Code, str] | None:
@@ -72,16 +102,22 @@ def names_device(device: Device, name: str) -> bool:
     """Whether *name* means the device, in any spelling that a tool prints.
 
     Its key; its PCI address with or without domain and partition; the unique id as ``GPU-<hex>``, bare or 0x
-    hex or decimal; the render node; any alias. A PCI address or a unique id that several partitions share
-    means each of them.
+    hex or decimal; a DRM node; any alias; a number with its world, as ``rocr:0``: see `numbering`. ``pci:``,
+    ``uuid:`` and ``gpu:`` may stand before what they are. A PCI address or a unique id that several
+    partitions share means each of them.
     """
     wanted = name.strip().casefold()
-    if wanted in {device.key.casefold(), (device.uuid or device.key).casefold()}:
+    if wanted in {
+        spelling.casefold() for spelling in (device.key, device.uuid or device.key, *device.aliases)
+    }:
         return True
-    if wanted in {alias.casefold() for alias in device.aliases}:
-        return True
-    if render := _RENDER.fullmatch(wanted):
-        return render[1] == (device.render_node or "").casefold()
+    if number := numbered(wanted):
+        return numbers(device).get(number[0]) == number[1]
+    kind, _, rest = wanted.partition(":")
+    if kind == "pci":
+        return _is_pci(device, rest)
+    if kind in ("uuid", "gpu"):
+        return rest in device.aliases or _is_unique_id(device, rest)
     return _is_pci(device, wanted) or _is_unique_id(device, wanted)
 
 
@@ -104,6 +140,23 @@ def _is_unique_id(device: Device, wanted: str) -> bool:
         return True
     spelled = _UUID.fullmatch(wanted)
     return spelled is not None and int(spelled[1], 16) == device.unique_id
+
+
+def _check_clear(inventory: Inventory, name: str, field: str) -> None:
+    """Raises InvalidField where *name* is a number that is nothing but somebody's index of a device."""
+    meant = candidates(name, inventory.devices)
+    if not meant or any(names_device(device, name) for device in inventory.devices):
+        return
+    spelled = [f"{', '.join(names)} ({key})" for key, names in list(meant.items())[:_MOST_NAMED]]
+    raise InvalidField(field, f"{name!r} alone is not clear: it may be {' or '.join(spelled)}; write which")
+
+
+def _pinned(names: Iterable[str], inventory: Inventory) -> tuple[str, ...]:
+    keys: list[str] = []
+    for name in names:
+        found = [one.key for one in inventory.devices if numbered(name) and names_device(one, name)]
+        keys += found or [name]
+    return tuple(keys)
 
 
 def _some(devices: Sequence[Device]) -> str:

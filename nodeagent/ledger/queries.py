@@ -133,7 +133,7 @@ class Queries(ABC):
         *,
         state: Collection[LeaseState] | None = None,
         uid: int | None = None,
-        device: str | None = None,
+        devices: Collection[str] | None = None,
         holder: tuple[HolderKind, str] | None = None,
         also: Collection[int] = (),
         since: float | None = None,
@@ -149,8 +149,8 @@ class Queries(ABC):
             wanted.append(leases.c.state.in_(state))
         if uid is not None:
             wanted.append(leases.c.uid == uid)
-        if device is not None:
-            wanted.append(exists().where(slices.c.lease == leases.c.id, slices.c.device == device))
+        if devices is not None:
+            wanted.append(exists().where(slices.c.lease == leases.c.id, slices.c.device.in_(devices)))
         if holder is not None:
             held = and_(leases.c.holder_kind == holder[0], leases.c.holder_id == holder[1])
             wanted.append(or_(held, leases.c.id.in_(also)) if also else held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device, Inventory
@@ -20,6 +20,7 @@ from nodeagent.service.effects import Told
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.measuring import Measuring
+from nodeagent.service.naming import Names
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns, owns_nothing
@@ -69,6 +70,7 @@ class Agent:
         self._parts = parts
         self.clock = parts.clock
         self.slurm = parts.slurm
+        self._names = Names(parts.ledger)
 
     # -- what there is ------------------------------------------------------------------------------
 
@@ -112,6 +114,8 @@ class Agent:
         reason = self.unready()
         if reason is not None:
             raise LedgerUnavailable(reason)
+        if any(asked.device or asked.not_device for asked in order.request.slices):
+            order = replace(order, request=self._names.pinned(order.request, self.inventory()))
         return self._parts.granter.grant(caller, order)
 
     def held(self) -> tuple[HeldSlice, ...]:
@@ -159,7 +163,7 @@ class Agent:
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
-        """Leases by id, ascending; the last id is the cursor for *after*.
+        """Leases by id, ascending; the last id is the cursor for *after*. *device*: in any spelling.
 
         Those of ``docker:NAME`` are also those that are bound to the container of that name, or id.
         """
@@ -168,7 +172,7 @@ class Agent:
         return self._parts.ledger.leases(
             state=state,
             uid=uid,
-            device=device,
+            devices=None if device is None else self._names.keys(device, self.inventory()),
             holder=holder,
             also=also,
             since=since,
@@ -231,6 +235,10 @@ class Agent:
         if device is None:
             raise UnknownThing(f"there is no device {key}")
         return device
+
+    def named(self, name: str) -> tuple[Device, ...]:
+        """The devices that *name* means, in any spelling. Raises InvalidField."""
+        return self._names.devices(name, self.inventory())
 
     def drain(
         self, caller: Caller, device: str, *, reason: str | None = None, until_seconds: int | None = None

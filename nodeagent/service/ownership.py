@@ -33,12 +33,20 @@ class Ownership:
     def of(self, inventory: Inventory) -> Inventory:
         """*inventory* with its owners. Never raises: what is wrong is in the devices' reasons."""
         if self._setting != AUTO:
-            return all_of(inventory, DeviceOwner(self._setting), f'devices.owner is "{self._setting}"')
+            numbered = self._numbered(inventory)
+            return all_of(numbered, DeviceOwner(self._setting), f'devices.owner is "{self._setting}"')
         try:
             return self._named(inventory)
         except AgentError as fault:
             self._tell(str(fault))
             return all_of(inventory, DeviceOwner.SLURM, f"it may be, for its files cannot be read: {fault}")
+
+    def _numbered(self, inventory: Inventory) -> Inventory:
+        """With Slurm's numbers, where its files can be read: whose the devices are is not theirs to say."""
+        try:
+            return self._named(inventory)
+        except AgentError:
+            return inventory
 
     def _named(self, inventory: Inventory) -> Inventory:
         files = self._conf.files()

@@ -32,6 +32,7 @@ from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import EffectRecord, EffectState, Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
+from nodeagent.domain.selectors import named
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
@@ -99,6 +100,9 @@ class FakeAgent:
     def inventory(self) -> Inventory:
         self._fail()
         return self.found
+
+    def named(self, name: str) -> tuple[Device, ...]:
+        return named(self.found, name, "device")
 
     def held(self) -> tuple[HeldSlice, ...]:
         return tuple(held for lease in self.known.values() for held in lease.slices)

@@ -32,7 +32,11 @@ DEVICE = {
     "render_node": "renderD128",
     "kfd_node": 2,
     "ordinal": 0,
+    "card": "card1",
     "gpu_id": 51234,
+    "hip_index": 0,
+    "smi_index": 0,
+    "slurm_index": None,
     "unique_id": "0x00a1b2c3d4e5f607",
     "uuid": "GPU-00a1b2c3d4e5f607",
     "product": "AMD Instinct MI300X",
@@ -114,7 +118,7 @@ class FakeAgent:
         if route == "/v1/node":
             return 200, {"name": "gpu01", "machine": "test", "version": "0.1.0", "ready": True}, {}
         if route == "/v1/devices":
-            return 200, {"devices": self.devices, "next": None}, {}
+            return self._devices(target.partition("device=")[2])
         if route.startswith("/v1/devices/"):
             return 200, self.devices[0], {}
         if route == "/v1/events":
@@ -125,6 +129,16 @@ class FakeAgent:
                 return self.canned_grant or self._grant(body)
             return 200, {"leases": list(self.leases.values()), "next": None}, {}
         return self._lease(method, route, pid)
+
+    def _devices(self, names: str) -> Reply:
+        """Those of which a name is one of the values; the real agent understands more."""
+        wanted = [name for name in names.split(",") if name]
+        known = {str(value) for device in self.devices for value in device.values()}
+        if unknown := [name for name in wanted if name not in known]:
+            problem = {"code": "InvalidField", "field": "device", "detail": f"{unknown[0]!r} names no device"}
+            return 422, {"status": 422, **problem}, {}
+        found = [one for one in self.devices if not wanted or {*wanted} & {str(v) for v in one.values()}]
+        return 200, {"devices": found, "next": None}, {}
 
     def _grant(self, body: Any) -> Reply:
         for lease in self.leases.values():

@@ -98,18 +98,18 @@ def test_filters(agent: Any, gpulease: Any) -> None:
 
 @pytest.mark.parametrize("command", ["status", "devices", "numbering", "events"])
 def test_a_filter_takes_every_printed_name(agent: Any, gpulease: Any, device: Any, command: str) -> None:
-    """--device understands each name that numbering prints; one of no device is a usage error."""
+    """What --device means is the agent's to say; a name of no device is a usage error."""
     agent.devices.append({**device, "device": "0000:c2:00.0/0", "pci": "0000:c2:00.0", "unique_id": "0x1"})
-    agent.devices[1].update(uuid=None, render_node="renderD129")
+    agent.devices[1].update(uuid=None, render_node="renderD129", card="card2")
     agent.events = [
         {"id": 1, "kind": "drained", "device": key} for key in ("0000:c1:00.0/0", "0000:c2:00.0/0")
     ]
-    for name in ("0000:c1:00.0/0", "c1:00.0", "renderD128", "/dev/dri/renderD128", "GPU-00a1b2c3d4e5f607"):
+    for name in ("0000:c1:00.0/0", "renderD128", "card1", "GPU-00a1b2c3d4e5f607"):
         shown = gpulease(command, "--device", name).stdout
         assert "0000:c1:00.0" in shown and "0000:c2:00.0" not in shown
     done = gpulease(command, "--device", "renderD200")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "'renderD200' names no device of this node; it has 0000:c1:00.0/0, 0000:c2:00.0/0" in done.stderr
+    assert "InvalidField: device: 'renderD200' names no device" in done.stderr
 
 
 def test_devices(agent: Any, gpulease: Any) -> None:
@@ -121,13 +121,41 @@ def test_devices(agent: Any, gpulease: Any) -> None:
 
 def test_numbering(agent: Any, gpulease: Any, device: Any) -> None:
     """numbering puts every number of a device side by side, also where the agent serves fewer."""
-    agent.devices.append({**device, "device": "d/1", "ordinal": None, "uuid": None, "unique_id": "0x1"})
-    agent.devices.append({**device, "device": "d/2", "ordinal": None, "uuid": None, "unique_id": None})
+    agent.devices.append({**device, "device": "d/1", "ordinal": 1, "uuid": None, "unique_id": "0x1"})
+    agent.devices.append({"device": "d/2", "slurm_index": 4})
+    agent.add_lease()
+    agent.leases[1001]["slices"].insert(0, {"device": "d/1"})
     _, *rows = (line.split() for line in gpulease("numbering").stdout.splitlines())
-    first = "0000:c1:00.0/0 0000:c1:00.0 renderD128 2 51234 0 GPU-00a1b2c3d4e5f607 0x00a1b2c3d4e5f607 0"
+    first = "0000:c1:00.0/0 0000:c1:00.0 card1 renderD128 2 51234 0 0 0 - 1 GPU-00a1b2c3d4e5f607"
     assert rows[0] == first.split()
-    assert rows[1][5:8] == ["1", "-", "0x0000000000000001"]
-    assert rows[2][5:8] == ["2", "-", "-"]
+    assert rows[1][6:] == ["1", "0", "0", "-", "0", "0x0000000000000001"]
+    assert rows[2] == ["d/2", *"--------", "4", "-", "-"]
+
+
+def test_numbering_counts_as_a_lease_does(agent: Any, gpulease: Any, device: Any) -> None:
+    """The place of each device in a lease is that of the lease named; of several of one's own none."""
+    agent.devices.append({**device, "device": "d/1"})
+    for places in (["d/1", device["device"]], ["d/1"]):
+        agent.add_lease(slices=[{"device": key} for key in places])
+
+    def local(*words: str) -> list[Any]:
+        found = json.loads(gpulease("numbering", *words, "--json").stdout)
+        return [one["local_index"] for one in found["devices"]]
+
+    assert local("1001") == [1, 0]
+    assert local("1002") == [None, 0]
+    assert local() == [None, None]
+    assert gpulease("numbering", "999").returncode == 2
+
+
+def test_a_place_in_one_s_own_lease_names_a_device(agent: Any, gpulease: Any) -> None:
+    """local:N is sent as the place in the lease that the command runs in; without one it is no name."""
+    agent.add_lease()
+    gpulease("grant", "--vram", "1G", "--device", "local:1", "--not-device", "rocr:0", "--request-id", "x")
+    asked = agent.called("POST", "/v1/leases$")[0]["slices"][0]
+    assert (asked["device"], asked["not_device"]) == (["lease:1001:1"], ["rocr:0"])
+    agent.leases.clear()
+    assert gpulease("grant", "--vram", "1G", "--device", "local:1").returncode == 2
 
 
 def test_show(agent: Any, gpulease: Any) -> None:

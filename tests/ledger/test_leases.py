@@ -146,9 +146,9 @@ def test_leases_are_filtered(ledger: Ledger) -> None:
     assert ids(uid=1) == [queued, here]
     assert ids(state={LeaseState.QUEUED}) == [queued]
     assert ids(state=()) == []
-    assert ids(device=OTHER) == [there]
+    assert ids(devices=[OTHER]) == [there]
     assert ids(holder=(HolderKind.SLURM, "77")) == [there]
-    assert ids(uid=1, device=CARD) == [here]
+    assert ids(uid=1, devices=[CARD]) == [here]
 
 
 def test_leases_are_paged(ledger: Ledger) -> None:

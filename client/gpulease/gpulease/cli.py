@@ -90,7 +90,11 @@ def _add_reading(command: _Add) -> None:
         states=LEASE_STATES,
     )
     add_filters(command("devices", "the devices and what is free"), "state", "device", states=DEVICE_STATES)
-    add_filters(command("numbering", "every number and name of each device"), "device")
+    numbering = command("numbering", "every number and name of each device")
+    numbering.add_argument(
+        "id", metavar="LEASE", nargs="?", help=f"with its own count: {ID_FORMS} (default: where we run)"
+    )
+    add_filters(numbering, "device")
     command("show", "one lease").add_argument("id", metavar="ID", help=ID_FORMS)
     events = command("events", "who did what, when and why; with --json one a line")
     add_filters(events, "user", "device", "since")

@@ -37,8 +37,11 @@ class Client:
     def node(self) -> Node:
         return Node.from_raw(self._get("/v1/node"))
 
-    def devices(self) -> tuple[Device, ...]:
-        return tuple(Device.from_raw(item) for item in items(self._get("/v1/devices"), "devices"))
+    def devices(self, names: Iterable[str] = ()) -> tuple[Device, ...]:
+        """The devices that *names* mean, in any spelling that `gpulease numbering` prints; none: all."""
+        wanted = ",".join(self._placed(name) for name in names)
+        query = _query(device=wanted or None)
+        return tuple(Device.from_raw(item) for item in items(self._get(f"/v1/devices{query}"), "devices"))
 
     def device(self, key: str) -> Device:
         return Device.from_raw(self._get(f"/v1/devices/{quoted(key)}"))
@@ -90,7 +93,7 @@ class Client:
             "request_id": request_id or new_request_id(),
             "holder": dict(holder),
             "anchor": dict(anchor),
-            "slices": [dict(one) for one in slices],
+            "slices": [self._slice(one) for one in slices],
             **{name: value for name, value in fields.items() if value is not None},
         }
         return Lease.from_raw(self._post("/v1/leases", body))
@@ -154,6 +157,19 @@ class Client:
         following = page.get("next")
         last = max((event.id for event in events), default=after)
         return events, following if isinstance(following, int) and following > after else last
+
+    def _slice(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        named = {name: asked[name] for name in ("device", "not_device") if name in asked}
+        return {**asked, **{name: [self._placed(one) for one in names] for name, names in named.items()}}
+
+    def _placed(self, name: str) -> str:
+        """``local:1`` as ``lease:7:1`` of the lease that we run in: of that only we can tell."""
+        world, _, number = name.strip().partition(":")
+        if world.casefold() != "local":
+            return name
+        from gpulease.ids import lease_id
+
+        return f"lease:{lease_id(self, 'mine')}:{number}"
 
     def _get(self, target: str, wait: int = 0) -> Raw:
         return self._body(self._transport.call("GET", target, extra_seconds=wait))

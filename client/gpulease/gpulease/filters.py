@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pwd
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Optional
 
+from gpulease.command import Invocation
 from gpulease.models import ENDED_STATES, LIVE_STATES, Device, Event, Lease
-from gpulease.naming import chosen
 from gpulease.options import listed, value_of
 from gpulease.sizes import DURATION_FORMS, parse_duration
 
@@ -77,13 +77,9 @@ def named_devices(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(name for group in args.device for name in group)
 
 
-def wanted_devices(args: argparse.Namespace, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Those that ``--device`` leaves.
-
-    Raises:
-        UsageError: it names no device of this node.
-    """
-    return chosen(devices, named_devices(args))
+def wanted_devices(call: Invocation) -> tuple[Device, ...]:
+    """Those that ``--device`` leaves; the agent knows what each name means."""
+    return call.client.devices(named_devices(call.args))
 
 
 def wanted_leases(

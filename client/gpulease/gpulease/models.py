@@ -125,8 +125,12 @@ class Device:
     partition: Optional[int]
     render_node: Optional[str]
     kfd_node: Optional[int]
-    ordinal: Optional[int]
+    ordinal: Optional[int]  # ROCr's index
+    card: Optional[str]
     gpu_id: Optional[int]
+    hip_index: Optional[int]
+    smi_index: Optional[int]
+    slurm_index: Optional[int]
     unique_id: int
     uuid: Optional[str]
     product: Optional[str]
@@ -154,7 +158,11 @@ class Device:
             render_node=text(raw, "render_node"),
             kfd_node=number(raw, "kfd_node"),
             ordinal=number(raw, "ordinal"),
+            card=text(raw, "card"),
             gpu_id=number(raw, "gpu_id"),
+            hip_index=number(raw, "hip_index"),
+            smi_index=number(raw, "smi_index"),
+            slurm_index=number(raw, "slurm_index"),
             unique_id=wide_number(raw, "unique_id"),
             uuid=text(raw, "uuid"),
             product=text(raw, "product"),

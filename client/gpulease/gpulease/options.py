@@ -105,7 +105,10 @@ def add_request_options(parser: argparse.ArgumentParser, spelled: Callable[[str]
     add("--placement", choices=("binpack", "spread", "topology", "exclusive"), help="which devices to prefer")
     add("--numa-bind", action="store_true", help="all devices on one NUMA node, or none")
     add("--link-bind", action="store_true", help="all devices linked by XGMI, or none")
-    for name, what in (("type", "product or gfx name, or glob"), ("device", "key, PCI address or UUID")):
+    for name, what in (
+        ("type", "product or gfx name, or glob"),
+        ("device", "names as `gpulease numbering` has"),
+    ):
         add(f"--{name}", action="append", type=listed, default=[], metavar="LIST", help=f"only these: {what}")
         add(f"--not-{name}", action="append", type=listed, default=[], metavar="LIST", help="none of these")
     add("--priority", choices=("high", "normal", "low"), help="place in the queue")

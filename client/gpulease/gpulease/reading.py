@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpulease.command import Invocation
+from gpulease.errors import Unknown
 from gpulease.filters import named_devices, wanted_devices, wanted_events, wanted_leases
-from gpulease.ids import lease_ids
+from gpulease.ids import lease_id, lease_ids
 from gpulease.models import LIVE_STATES, Lease
 from gpulease.show import show_devices, show_event, show_lease, show_numbering, show_status
 
@@ -15,7 +16,7 @@ _EVENT_WAIT_SECONDS = 5
 
 def status(call: Invocation) -> int:
     node = call.client.node()
-    devices = wanted_devices(call.args, call.client.devices())
+    devices = wanted_devices(call)
     states = (call.args.state,) if call.args.state else (*LIVE_STATES, "failed")
     wanted = wanted_leases(call.args, call.client.leases(states), devices)
     leases = [lease for lease in wanted if _holds(lease)]
@@ -38,8 +39,7 @@ def _holds(lease: Lease) -> bool:
 
 
 def devices(call: Invocation) -> int:
-    found = wanted_devices(call.args, call.client.devices())
-    wanted = [one for one in found if call.args.state in (None, one.state)]
+    wanted = [one for one in wanted_devices(call) if call.args.state in (None, one.state)]
     if call.args.json:
         call.body({"devices": [device.raw for device in wanted]})
     else:
@@ -48,13 +48,27 @@ def devices(call: Invocation) -> int:
 
 
 def numbering(call: Invocation) -> int:
-    every = call.client.devices()
-    wanted = wanted_devices(call.args, every)
+    wanted, local = wanted_devices(call), _local(call)
     if call.args.json:
-        call.body({"devices": [device.raw for device in wanted]})
+        call.body({"devices": [{**one.raw, "local_index": local.get(one.key)} for one in wanted]})
     else:
-        show_numbering(call.out, every, wanted)
+        show_numbering(call.out, wanted, local)
     return 0
+
+
+def _local(call: Invocation) -> dict[str, int]:
+    """By key, the place that each device has in the lease that is named, or in ours where we have one."""
+    if call.args.id is not None:
+        lease = call.client.lease(lease_id(call.client, call.args.id))
+    else:
+        try:
+            mine = lease_ids(call.client, "mine")
+        except Unknown:
+            return {}
+        if len(mine) > 1:
+            return {}
+        lease = call.client.lease(mine[0])
+    return {one.device: at for at, one in enumerate(lease.slices)}
 
 
 def show(call: Invocation) -> int:
@@ -96,4 +110,4 @@ def _keys(call: Invocation) -> frozenset[str]:
     names = named_devices(call.args)
     if all(name.partition("/")[2].isdigit() for name in names):
         return frozenset(names)
-    return frozenset(names) | {device.key for device in wanted_devices(call.args, call.client.devices())}
+    return frozenset(names) | {device.key for device in wanted_devices(call)}

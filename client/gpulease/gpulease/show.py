@@ -130,25 +130,30 @@ def show_devices(screen: Screen, devices: Sequence[Device]) -> None:
     table(screen, titles, rows)
 
 
-def show_numbering(screen: Screen, every: Sequence[Device], wanted: Sequence[Device]) -> None:
-    """Every number and name that tools use for the same device, side by side."""
-    titles = ("DEVICE", "PCI", "RENDER", "KFD", "GPU_ID", "ROCR", "UUID", "UNIQUE_ID", "NUMA")
+def show_numbering(screen: Screen, devices: Sequence[Device], local: Mapping[str, int]) -> None:
+    """Every number and name that tools use for the same device, side by side.
+
+    *local*: by key, what programs of one lease call its devices.
+    """
+    titles = ("DEVICE", "PCI", "CARD", "RENDER", "KFD", "GPU_ID", "ROCR", "HIP", "SMI", "SLURM", "LOCAL")
     rows = [
         (
             device.key,
             device.pci or "-",
+            device.card or "-",
             device.render_node or "-",
             _known(device.kfd_node),
             _known(device.gpu_id),
-            at if device.ordinal is None else device.ordinal,
-            device.uuid or "-",
-            f"0x{device.unique_id:016x}" if device.unique_id else "-",
-            _known(device.numa_node),
+            _known(device.ordinal),
+            _known(device.hip_index),
+            _known(device.smi_index),
+            _known(device.slurm_index),
+            _known(local.get(device.key)),
+            device.uuid or (f"0x{device.unique_id:016x}" if device.unique_id else "-"),
         )
-        for at, device in enumerate(every)
-        if device in wanted
+        for device in devices
     ]
-    table(screen, titles, rows)
+    table(screen, (*titles, "UUID"), rows)
 
 
 def show_lease(screen: Screen, lease: Lease) -> None:

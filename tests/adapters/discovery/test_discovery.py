@@ -60,7 +60,8 @@ def test_a_card_shows_everything_that_sysfs_says(made_up: Any) -> None:
     assert (device.product, device.gfx, device.cus) == ("AMD Instinct MI210 X", "gfx90a", 104)
     assert (device.numa_node, device.compute_partition, device.memory_partition) == (1, "SPX", "NPS1")
     assert (device.uuid, device.gpu_id, device.epoch) == ("GPU-00000000000003e9", 101, 1)
-    assert {"SN7", "card3", "1001", "0x00000000000003e9"} <= set(device.aliases)
+    assert {"SN7", "1001", "0x00000000000003e9"} <= set(device.aliases)
+    assert (device.card, device.smi_index, device.slurm_index) == ("card3", 0, None)
     assert (device.vram_bytes, device.grantable_bytes) == (64 * GIB, 64 * GIB)
 
 

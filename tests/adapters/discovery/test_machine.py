@@ -191,6 +191,15 @@ def test_other_vendors_are_not_captured(made_up: Any) -> None:
     assert [path.split("/")[3] for path in links] == ["renderD128", "renderD130"]
 
 
+def test_a_partition_s_nodes_are_captured_and_found(made_up: Any) -> None:
+    """A partition has DRM nodes of its own, below its platform device: in the file, and on the device."""
+    made_up.card(1, location_id=0xC101, drm_render_minor=130)
+    made_up.device_link(130, "../../../devices/platform/amdgpu_xcp_1")
+    made_up.file("sys/devices/platform/amdgpu_xcp_1/drm/card7/dev", "226:7\n")
+    assert capture(made_up.root).captured.files["sys/devices/platform/amdgpu_xcp_1/drm/card7/dev"]
+    assert discover(made_up.tree()).devices[0].card == "card7"
+
+
 def test_a_copy_with_followed_links_still_tells_the_pci_address(made_up: Any) -> None:
     """`cp -rL` leaves no links: the PCI address then comes from the device's uevent file."""
     made_up.card(1, location_id=0)
