@@ -37,6 +37,14 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Daemon:
+    """An engine's release, and the plugins that it asks before each call."""
+
+    version: str
+    authorization: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """What an engine says of one container. *pid* is its first process, while it runs."""
 
@@ -57,6 +65,14 @@ class EngineSocket:
         if not isinstance(driver, str) or not isinstance(version, str):
             raise OutsideFault(self.path, "does not say how it makes cgroups")
         return EngineInfo(driver, version)
+
+    def daemon(self) -> Daemon:
+        told = self._object("GET", "/info")
+        version, plugins = told.get("ServerVersion"), told.get("Plugins")
+        if not isinstance(version, str):
+            raise OutsideFault(self.path, "does not say its version")
+        named = plugins.get("Authorization") if isinstance(plugins, dict) else None
+        return Daemon(version, tuple(str(name) for name in named) if isinstance(named, list) else ())
 
     def containers(self) -> tuple[Seen, ...]:
         """Every container, running or not."""

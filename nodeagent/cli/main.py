@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from nodeagent import __version__
+from nodeagent.cli.doctor import doctor
 from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN
 from nodeagent.cli.plugin import docker_plugin
 from nodeagent.cli.simulate import simulate
@@ -82,20 +83,6 @@ def status(socket: Path | None, as_json: bool) -> None:
 
     node = ask(socket, "GET", "/v1/node")
     click.echo(dump(node) if as_json else node_lines(node))
-
-
-@cli.command()
-@CONFIG
-@SOCKET
-@STATE_DIR
-def doctor(config_path: Path | None, socket: Path | None, state_dir: Path | None) -> None:
-    """Check what the agent needs on this node; exit 1 when something is missing, with the fix."""
-    from nodeagent.cli.doctor import examine
-
-    findings = examine(config_path, socket=socket, state_dir=state_dir)
-    for finding in findings:
-        click.echo(f"{'ok  ' if finding.ok else 'FIX '} {finding.what}: {finding.why}")
-    sys.exit(OK if all(finding.ok for finding in findings) else WARN)
 
 
 @cli.group()
@@ -228,7 +215,7 @@ def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
     click.echo(dump(left) if as_json else left_lines(left))
 
 
-for command in (docker_plugin, slurm, simulate):
+for command in (doctor, docker_plugin, slurm, simulate):
     cli.add_command(command)
 
 

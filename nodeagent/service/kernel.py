@@ -14,6 +14,8 @@ from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 
+HOLDS = "dmem.max holds each lease, and all else is closed"
+
 
 class KernelMeans:
     """Plans a limit for every region that the lease's slices draw on. *dmem* is None without cgroup2.
@@ -36,7 +38,7 @@ class KernelMeans:
         state = self._tier.state()
         failing = [why for why in state.values() if why is not None]
         if not failing:
-            return Tier("dmem", True, "dmem.max holds each lease, and all else is closed")
+            return Tier("dmem", True, HOLDS)
         said = f"on {len(failing)} of {len(state)} regions limits are set but do not hold: {failing[0]}"
         return Tier("dmem", len(failing) < len(state), said)
 

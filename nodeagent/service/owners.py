@@ -10,7 +10,7 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree
 from nodeagent.adapters.processes import PROC, parent_of, start_time_of
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.watch import Owner
-from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.queries import Queries
 from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, PROCESS, ref_of
 
 GENERATIONS = 16  # how far up a process's parents are followed to one that is recorded
@@ -73,7 +73,7 @@ class Owners:
 
 
 def owners(
-    ledger: Ledger,
+    ledger: Queries,
     tree: CgroupTree | None,
     clock: Clock,
     mounted: Callable[[int], Owner] = lambda pid: None,

@@ -1,4 +1,4 @@
-"""Checks of the agent itself: its settings, whether it runs, its units, its state, the node's clock and disks."""
+"""Checks of the agent itself: its settings, whether it runs, its units, its state, disks and clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Service:
     units: Mapping[str, str] = field(default_factory=dict)  # by unit: what systemctl calls its state
     restarts: int = 0  # of nodeagent.service since the boot
     systemd: bool = True
-    skipped: tuple[str, ...] = ()  # warnings of the running agent about itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def settings(service: Service) -> Verdict:
 def agent(service: Service) -> Verdict:
     """The agent answers, and grants leases."""
     line, code = service.health
-    return (ok, warn, fail)[min(code, 2)](line)
+    return (ok, warn, fail)[min(code, 2)](line.removeprefix("agent: "))
 
 
 @check(
@@ -173,6 +172,8 @@ def ledger_sound(state: State) -> Verdict:
         return unseen(state.unreadable)
     if state.problems:
         return fail(some(state.problems))
+    if state.revision is None:
+        return ok("no ledger yet")
     return ok("sound") if state.checked else unseen("too large to check in the time there is")
 
 
@@ -220,7 +221,7 @@ def disk_space(state: State) -> Verdict:
 @check(
     State,
     STATE,
-    fix="start chrony or systemd-timesyncd; leases do not end by this clock, but what is shown of them is wrong",
+    fix="start chrony or systemd-timesyncd; leases do not end by this clock, but their times are shown by it",
     issue="etcd-io/etcd#6700",
 )
 def clock(state: State) -> Verdict:

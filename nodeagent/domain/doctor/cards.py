@@ -1,4 +1,4 @@
-"""Checks of the cards as PCI devices: links, errors, memory windows. What sleeps is not woken to be looked at."""
+"""Checks of the cards as PCI devices: links, errors, memory windows. What sleeps is not woken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ACS_REDIRECT = 0x04 | 0x08  # request and completion redirect, PCIe base specif
 
 @dataclass(frozen=True, slots=True)
 class PciLink:
-    """One link on the way from a card to the processor. Speeds in GT/s; None where the kernel does not say."""
+    """A link on the way from a card to the processor, as the lower end says. Speeds in GT/s."""
 
     address: str
     width: int | None
@@ -75,14 +75,19 @@ def _awake(cards: Cards, offenders: list[str], bad: Callable[[str], Verdict], go
     return ok(good)
 
 
+def _none(cards: Cards) -> str | None:
+    return None if cards.cards else "there is no card"
+
+
 @check(
     Cards,
     AREA,
     fix="reseat the card or its riser, look at the slot's lanes and bifurcation in the BIOS",
     issue="nokyan/resources#512",
+    without=_none,
 )
 def pcie_width(cards: Cards) -> Verdict:
-    """Every PCIe link between a card and its processor is as wide as both its ends can."""
+    """Every PCIe link between a card and its processor is as wide as it can be."""
     offenders = [
         f"{card.pci}: x{link.width} of x{link.most_width} at {link.address}"
         for card, link in _links(cards)
@@ -96,6 +101,7 @@ def pcie_width(cards: Cards) -> Verdict:
     AREA,
     fix="reseat the card or its riser, look for a limit of the slot's speed in the BIOS, then at the cable",
     issue="ROCm/legacy-rocm-build#2020",
+    without=_none,
 )
 def pcie_speed(cards: Cards) -> Verdict:
     """Every PCIe link of a card that does not slow down when idle runs at full speed."""
@@ -116,6 +122,7 @@ def pcie_speed(cards: Cards) -> Verdict:
     AREA,
     fix="drain the card (nodeagent drain), reseat it, change riser or cable; dmesg has the errors",
     issue="ROCm/tensorflow-upstream#180",
+    without=_none,
 )
 def pcie_errors(cards: Cards) -> Verdict:
     """The kernel counted no uncorrected PCIe errors of a card, and few corrected ones (AER)."""
@@ -136,6 +143,7 @@ def pcie_errors(cards: Cards) -> Verdict:
     AREA,
     fix="reseat the card, change riser or cable; a count that grows means a link that loses packets",
     issue="ROCm/legacy-rocm-build#1541",
+    without=_none,
 )
 def pcie_replays(cards: Cards) -> Verdict:
     """No card had to send packets over its link again (pcie_replay_count)."""
@@ -148,6 +156,7 @@ def pcie_replays(cards: Cards) -> Verdict:
     AREA,
     fix="switch on Above 4G decoding and Resizable BAR in the BIOS",
     issue="ROCm/legacy-rocm-build#579",
+    without=_none,
 )
 def large_bar(cards: Cards) -> Verdict:
     """The processor, and other cards, reach all of each discrete card's VRAM (large BAR)."""
@@ -164,6 +173,7 @@ def large_bar(cards: Cards) -> Verdict:
     AREA,
     fix="boot with iommu=pt, which maps devices' memory one to one",
     issue="ROCm/rccl#1129",
+    without=_none,
 )
 def iommu(cards: Cards) -> Verdict:
     """Where several cards talk to each other the IOMMU passes them through."""
@@ -181,6 +191,7 @@ def iommu(cards: Cards) -> Verdict:
     fix="switch ACS off in the BIOS, or boot with pci=disable_acs_redir=<the bridges>; on a host of virtual "
     "machines leave it on",
     issue="NVIDIA/nccl#2079",
+    without=_none,
 )
 def acs(cards: Cards) -> Verdict:
     """No bridge above several cards sends their traffic to each other by the processor (ACS redirect)."""
@@ -198,6 +209,7 @@ def acs(cards: Cards) -> Verdict:
     AREA,
     fix="switch on the NUMA options of the BIOS (ACPI SRAT, NPS), or leave --numa-bind alone on this node",
     issue="llnl/mpibind#45",
+    without=_none,
 )
 def numa_node(cards: Cards) -> Verdict:
     """On nodes of several NUMA nodes each card says which is its own."""
@@ -210,6 +222,7 @@ def numa_node(cards: Cards) -> Verdict:
     AREA,
     fix="drain the card (nodeagent drain --reason RAS), reset or replace it: its results cannot be trusted",
     issue="NVIDIA/k8s-device-plugin#267",
+    without=_none,
 )
 def ras_uncorrectable(cards: Cards) -> Verdict:
     """No block of a card had an error that could not be corrected (RAS)."""
@@ -227,6 +240,7 @@ def ras_uncorrectable(cards: Cards) -> Verdict:
     AREA,
     fix="watch whether it grows; memory whose errors grow is about to fail: have the card replaced",
     issue="ROCm/legacy-rocm-build#3766",
+    without=_none,
 )
 def ras_corrected(cards: Cards) -> Verdict:
     """No block of a card has thousands of corrected errors (RAS)."""
@@ -244,6 +258,7 @@ def ras_corrected(cards: Cards) -> Verdict:
     AREA,
     fix="have the card replaced before bad_page_threshold takes it out of service by itself",
     issue="ROCm/legacy-rocm-build#5719",
+    without=_none,
 )
 def bad_pages(cards: Cards) -> Verdict:
     """No card has retired pages of its VRAM."""
@@ -254,8 +269,9 @@ def bad_pages(cards: Cards) -> Verdict:
 @check(
     Cards,
     AREA,
-    fix="read the dump (it goes by itself after five minutes), end what hung, look whether its lease was lost",
+    fix="read the dump (it goes after five minutes); `gpulease events` says whose lease was lost",
     issue="ROCm/rocm-systems#8504",
+    without=_none,
 )
 def recent_resets(cards: Cards) -> Verdict:
     """No GPU was reset in the last minutes (device core dumps)."""

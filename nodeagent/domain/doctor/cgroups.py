@@ -28,16 +28,15 @@ class Cgroups:
 
 @dataclass(frozen=True, slots=True)
 class Vram:
-    """The dmem controller. *tier*: what the running agent says of its tier kernel; None: nobody was asked."""
+    """The dmem controller. *holds*: whether limits do, by the running agent; None: nobody was asked."""
 
     offered: bool
     cards: tuple[str, ...] = ()  # PCI addresses of those that are leased
     capacity: Mapping[str, int] = field(default_factory=dict)
-    tier: tuple[bool, str] | None = None  # present, why
+    holds: bool | None = None
+    why: str = ""
     enabled: bool = True  # closure.enabled
     open: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # regions that a cgroup may still have
-    root: bool = True
-    legacy: bool = False  # no pure cgroup2 hierarchy
 
 
 @check(
@@ -103,8 +102,7 @@ def cgroup_controllers(cgroups: Cgroups) -> Verdict:
 @check(
     Vram,
     AREA,
-    fix="run a kernel built with CONFIG_CGROUP_DMEM (6.14 and newer may have it; docs/kernel.md), or live with "
-    "memory held by the hook",
+    fix="run a kernel built with CONFIG_CGROUP_DMEM (docs/kernel.md); without, memory is held by the hook",
     issue="ROCm/k8s-device-plugin#9",
 )
 def dmem_offered(vram: Vram) -> Verdict:
@@ -117,7 +115,7 @@ def dmem_offered(vram: Vram) -> Verdict:
 @check(
     Vram,
     AREA,
-    fix="use the kernel's own amdgpu, or a driver package that registers regions; driver and kernel must match",
+    fix="use the kernel's own amdgpu, or a driver package that registers regions with this kernel",
     issue="intel-gpu/xekmd-backports#514",
 )
 def dmem_regions(vram: Vram) -> Verdict:
@@ -135,13 +133,12 @@ def dmem_regions(vram: Vram) -> Verdict:
     issue="Project-HAMi/HAMi#3144",
 )
 def dmem_enforcing(vram: Vram) -> Verdict:
-    """VRAM limits hold: the agent tried allocations that had to fail, and everything outside leases is closed."""
+    """VRAM limits hold: the agent tried allocations that must fail, and closed all else."""
     if not vram.offered:
         return ok("no dmem; leases state what else holds them")
-    if vram.tier is None:
+    if vram.holds is None:
         return unseen("the agent tries it, and does not answer; the doctor opens no GPU")
-    present, why = vram.tier
-    return ok(why) if present else fail(why)
+    return ok(vram.why) if vram.holds else fail(vram.why)
 
 
 @check(

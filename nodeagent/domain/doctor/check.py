@@ -1,4 +1,4 @@
-"""What a check of `nodeagent doctor` is: a judgement on facts that somebody else gathered, never a look itself."""
+"""What a check of `nodeagent doctor` is: a judgement on facts that somebody else gathered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. *part* is the kind of facts that *judge* takes; *issue* is a public report, owner/repo#number."""
+    """One check: *judge* takes facts of the kind *part*. *issue*: a public report, owner/repo#number."""
 
     name: str
     area: str
@@ -45,6 +45,7 @@ class Check:
     issue: str
     part: type[Any]
     judge: Callable[[Any], Verdict]
+    without: Callable[[Any], str | None]  # why there is nothing to judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,26 @@ class Unseen:
 Facts = Mapping[type[Any], object]  # by kind: facts, `Unseen`, or the exception that gathering them raised
 
 
-def check(part: type[P], area: str, *, fix: str, issue: str) -> Callable[[Callable[[P], Verdict]], Check]:
-    """Make a check of a function: its name and its one-line docstring are the check's."""
+def check(
+    part: type[P],
+    area: str,
+    *,
+    fix: str,
+    issue: str,
+    without: Callable[[P], str | None] = lambda facts: None,
+) -> Callable[[Callable[[P], Verdict]], Check]:
+    """Make a check of a function: its name and its one-line docstring are the check's.
+
+    Args:
+        without: why there is nothing to judge in these facts: the check is UNSEEN then. None: there is.
+    """
     if not _ISSUE.fullmatch(issue):
         raise ValueError(f"{issue!r} is not owner/repository#number")
 
     def made(judge: Callable[[P], Verdict]) -> Check:
         name = judge.__name__.replace("_", "-")
-        return Check(name, area, (judge.__doc__ or "").strip().rstrip("."), fix, issue, part, judge)
+        what = (judge.__doc__ or "").strip().rstrip(".")
+        return Check(name, area, what, fix, issue, part, judge, without)
 
     return made
 
@@ -125,7 +138,8 @@ def _verdict(one: Check, facts: Facts) -> Verdict:
     if isinstance(part, Exception):
         return fail(f"looking at it failed: {_told(part)}")
     try:
-        return one.judge(part)
+        why = one.without(part)
+        return one.judge(part) if why is None else unseen(why)
     except Exception as fault:  # a crash is this check's own finding, never the end of the others
         return fail(f"the check itself failed: {_told(fault)}")
 

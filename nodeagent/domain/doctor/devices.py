@@ -1,4 +1,4 @@
-"""Checks of the devices as ROCm sees them: all there, told apart, the same at a second look, and their nodes."""
+"""Checks of the devices as ROCm sees them: all there, told apart, the same twice, and their nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORLD = 0o006
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """One device node: ``/dev/kfd``, ``/dev/dri/renderD128``. *expected* is its right device number, if told."""
+    """A device node: ``/dev/kfd``, ``/dev/dri/renderD128``. *expected*: its device number by sysfs."""
 
     path: str
     there: bool
@@ -49,6 +49,10 @@ class Devices:
         return tuple(one for one in self.first.devices if one.state is not DeviceState.EXCLUDED)
 
 
+def _none(devices: Devices) -> str | None:
+    return None if devices.first.devices else "there is no device"
+
+
 @check(
     Devices,
     AREA,
@@ -66,7 +70,7 @@ def devices_found(devices: Devices) -> Verdict:
 @check(
     Devices,
     AREA,
-    fix="run the agent outside containers; its unit may have no DevicePolicy=closed without DeviceAllow=char-drm",
+    fix="run the agent outside containers, without DevicePolicy=closed, or with DeviceAllow=char-drm",
     issue="NVIDIA/gpu-operator#485",
 )
 def devices_masked(devices: Devices) -> Verdict:
@@ -79,8 +83,9 @@ def devices_masked(devices: Devices) -> Verdict:
 @check(
     Devices,
     AREA,
-    fix="reload amdgpu (all leases ended) or reboot; until then drain the device: programs would meet another one",
+    fix="drain the device, then reload amdgpu or reboot: programs would meet another GPU than theirs",
     issue="ROCm/k8s-device-plugin#157",
+    without=_none,
 )
 def device_mapping(devices: Devices) -> Verdict:
     """KFD, DRM and PCI agree which render node is which card."""
@@ -108,6 +113,7 @@ def device_mapping(devices: Devices) -> Verdict:
     AREA,
     fix="address such devices by PCI address and partition, never by UUID; upgrade the driver",
     issue="ROCm/rocm-systems#3977",
+    without=_none,
 )
 def device_names(devices: Devices) -> Verdict:
     """Each device has a UUID that no other has, so that a program can be given just that one."""
@@ -120,8 +126,9 @@ def device_names(devices: Devices) -> Verdict:
 @check(
     Devices,
     AREA,
-    fix="reboot the node, or set the mode again (amd-smi set --compute-partition); grant nothing on it before",
+    fix="drain the device, set the mode again (amd-smi set --compute-partition), else reboot the node",
     issue="ROCm/legacy-rocm-build#4688",
+    without=_none,
 )
 def partitions_stable(devices: Devices) -> Verdict:
     """Partition modes and devices are the same when they are read twice."""
@@ -146,6 +153,7 @@ def partitions_stable(devices: Devices) -> Verdict:
     AREA,
     fix="set the mode again with nothing on the card; 64 devices a node is KFD's most: use fewer partitions",
     issue="ROCm/k8s-device-plugin#167",
+    without=_none,
 )
 def partitions_complete(devices: Devices) -> Verdict:
     """A card shows as many devices as its partition mode makes of it."""
@@ -170,6 +178,7 @@ def partitions_complete(devices: Devices) -> Verdict:
     AREA,
     fix="set all cards to one mode, or ask for devices by --type: sizes in percent mean different amounts",
     issue="ROCm/gpu-operator#382",
+    without=_none,
 )
 def partitions_alike(devices: Devices) -> Verdict:
     """All cards of one product are in the same partition mode."""
@@ -185,6 +194,7 @@ def partitions_alike(devices: Devices) -> Verdict:
     AREA,
     fix="set devices.include_apus = false, unless jobs are meant to run on the processor's own graphics",
     issue="ROCm/TheRock#3392",
+    without=_none,
 )
 def integrated_gpu(devices: Devices) -> Verdict:
     """The graphics of a processor are not leased beside discrete cards."""
@@ -199,8 +209,9 @@ def integrated_gpu(devices: Devices) -> Verdict:
 @check(
     Devices,
     AREA,
-    fix="lease such devices to few at a time (--queues 1), or whole; more queues than slots slow the whole GPU",
+    fix="lease such devices to few at a time (--queues 1), or whole: too many queues slow everybody",
     issue="ROCm/legacy-rocm-build#6012",
+    without=_none,
 )
 def queue_slots(devices: Devices) -> Verdict:
     """Each device has compute queues for several programs at once."""
@@ -231,6 +242,7 @@ def device_nodes(devices: Devices) -> Verdict:
     AREA,
     fix='set mode 0660 and group render by a udev rule: KERNEL=="kfd", GROUP="render", MODE="0660"',
     issue="ROCm/ROCm-docker#90",
+    without=_none,
 )
 def device_permissions(devices: Devices) -> Verdict:
     """Device nodes are open to a group, and not to everybody."""
@@ -246,7 +258,7 @@ def device_permissions(devices: Devices) -> Verdict:
 @check(
     Devices,
     AREA,
-    fix="groupadd --system render, then udevadm trigger; hand containers the number (--group-add), not the name",
+    fix="groupadd --system render, udevadm trigger; hand containers the number (--group-add), not the name",
     issue="ROCm/ROCm-docker#116",
 )
 def device_groups(devices: Devices) -> Verdict:

@@ -1,4 +1,4 @@
-"""Checks of the kernel and its amdgpu driver: loaded, of a release that works, with settings that share well."""
+"""Checks of the kernel and its amdgpu driver: loaded, of a good release, with settings that share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nodeagent.domain.doctor.check import Verdict, check, either, fail, ok, unse
 AREA = "driver"
 FEW_QUEUES = 8  # compute queues of a card that share badly once kernel rings have their part of them
 _LEAKING = "6.16.6"  # amdgpu-dkms of ROCm 7.1
-# By version of AMD's driver module, the oldest and newest ROCm that AMD lists with it; newer ones are not judged.
+# By version of AMD's driver, the oldest and newest ROCm that AMD lists with it; newer are not judged.
 _SUPPORTED = {
     (6, 3): ((5, 6), (6, 2)),  # of ROCm 6.0
     (6, 7): ((5, 7), (6, 3)),  # 6.1
@@ -50,6 +50,10 @@ class Driver:
         return int(text) if text.lstrip("-").isdecimal() else None
 
 
+def _unloaded(driver: Driver) -> str | None:
+    return None if driver.loaded else "amdgpu is not loaded"
+
+
 @check(
     Driver,
     AREA,
@@ -70,6 +74,7 @@ def amdgpu_loaded(driver: Driver) -> Verdict:
     AREA,
     fix="install the amdgpu driver of ROCm 7.2 or newer, then reboot",
     issue="ROCm/rocm-systems#8263",
+    without=_unloaded,
 )
 def driver_release(driver: Driver) -> Verdict:
     """The amdgpu driver is not of the releases that strand VRAM when a job is killed."""
@@ -88,6 +93,7 @@ def driver_release(driver: Driver) -> Verdict:
     fix="install releases of ROCm and of the amdgpu driver that AMD lists together (user and kernel-space "
     "support matrix)",
     issue="ROCm/legacy-rocm-build#1299",
+    without=_unloaded,
 )
 def rocm_and_driver(driver: Driver) -> Verdict:
     """ROCm in /opt and AMD's driver package are of releases that are supported together."""
@@ -122,6 +128,7 @@ def rocm_ipc(driver: Driver) -> Verdict:
     fix="boot with amdgpu.num_kcq=0, which gives the kernel's compute rings to programs (then try it: "
     "the effect depends on card and firmware), or lease such cards whole",
     issue="ROCm/amdgpu#227",
+    without=_unloaded,
 )
 def kernel_queues(driver: Driver) -> Verdict:
     """On cards with few compute queues the kernel does not keep some for itself (num_kcq)."""
@@ -143,6 +150,7 @@ def kernel_queues(driver: Driver) -> Verdict:
     AREA,
     fix="remove amdgpu.sched_policy and amdgpu.hws_max_conc_proc from the kernel's command line",
     issue="ROCm/legacy-rocm-build#2705",
+    without=_unloaded,
 )
 def queue_scheduler(driver: Driver) -> Verdict:
     """The hardware schedules the queues of several processes at once."""
@@ -158,6 +166,7 @@ def queue_scheduler(driver: Driver) -> Verdict:
     AREA,
     fix="remove amdgpu.no_system_mem_limit: system memory for GPUs is in no memory cgroup",
     issue="flux-framework/flux-core#5949",
+    without=_unloaded,
 )
 def system_memory_limit(driver: Driver) -> Verdict:
     """What GPU programs may take of system memory is bounded by the driver."""
@@ -171,6 +180,7 @@ def system_memory_limit(driver: Driver) -> Verdict:
     AREA,
     fix="lower amdgpu.gttsize (MiB), or leave it out",
     issue="ROCm/legacy-rocm-build#6370",
+    without=_unloaded,
 )
 def gtt_size(driver: Driver) -> Verdict:
     """GTT, system memory that GPUs map and no cgroup counts, leaves the node room to live."""
@@ -200,6 +210,7 @@ def overcommit(driver: Driver) -> Verdict:
     AREA,
     fix="boot with amdgpu.noretry=0 and start such programs with HSA_XNACK=1, or do not oversubscribe VRAM",
     issue="kokkos/kokkos#7567",
+    without=_unloaded,
 )
 def xnack(driver: Driver) -> Verdict:
     """Cards that can page VRAM (XNACK) are let to, so that managed memory may exceed their slice."""
@@ -216,6 +227,7 @@ def xnack(driver: Driver) -> Verdict:
     AREA,
     fix="remove amdgpu.gpu_recovery=0 from the kernel's command line",
     issue="ROCm/legacy-rocm-build#616",
+    without=_unloaded,
 )
 def gpu_recovery(driver: Driver) -> Verdict:
     """A GPU that hangs is reset by its driver."""

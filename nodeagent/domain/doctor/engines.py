@@ -45,7 +45,7 @@ class Engines:
 @check(
     Slurm,
     SLURM,
-    fix="`nodeagent slurm check` has every line; `nodeagent slurm gres-conf` prints what the files should hold",
+    fix="`nodeagent slurm check` has every line; `nodeagent slurm gres-conf` prints what is missing",
     issue="SlinkyProject/slurm-operator#57",
 )
 def slurm_files(slurm: Slurm) -> Verdict:
@@ -110,7 +110,7 @@ def docker_cgroups(engines: Engines) -> Verdict:
     Engines,
     CONTAINERS,
     fix="upgrade docker to 29.3.1, or to a distribution's version that has the fix",
-    issue="moby/moby#52204",
+    issue="golang/vulndb#4887",
 )
 def docker_release(engines: Engines) -> Verdict:
     """A docker whose calls our plugin judges shows it all of each call (CVE-2026-34040)."""
@@ -124,7 +124,7 @@ def docker_release(engines: Engines) -> Verdict:
 @check(
     Engines,
     CONTAINERS,
-    fix='enable nodeagent-docker-plugin.socket and name it in "authorization-plugins" (docs/docker-plugin.md)',
+    fix='enable nodeagent-docker-plugin.socket, name it in "authorization-plugins" (docs/docker-plugin.md)',
     issue="NVIDIA/nvidia-container-toolkit#211",
 )
 def docker_plugin(engines: Engines) -> Verdict:

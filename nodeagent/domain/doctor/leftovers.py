@@ -12,7 +12,7 @@ AREA = "leftovers"
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Leases by what there is of them. *live*: those in the ledger that may have something; None: not known."""
+    """Leases by what there is of them. *live*: those that may have something; None: not known."""
 
     live: frozenset[int] | None
     cgroups: frozenset[int] = frozenset()

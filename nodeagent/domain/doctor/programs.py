@@ -46,7 +46,7 @@ def glibc(programs: Programs) -> Verdict:
 @check(
     Programs,
     AREA,
-    fix="install the package for this machine, or a C compiler and nodeagent again; hook.enabled = false to do without",
+    fix="install the package for this machine, or a C compiler and nodeagent again (docs/hook.md)",
     issue="Project-HAMi/HAMi#2266",
 )
 def hook_installed(programs: Programs) -> Verdict:
@@ -78,7 +78,7 @@ def hook_loads(programs: Programs) -> Verdict:
     issue="ROCm/rocm-systems#10604",
 )
 def open_files(programs: Programs) -> Verdict:
-    """Programs may open files enough: memory mapped by hipMemCreate takes one each, and fails as out of memory."""
+    """Programs may open files enough: each hipMemCreate takes one, and fails as out of memory."""
     if programs.files < _FILES:
         return warn(f"at most {programs.files}, here")
     return ok(f"{programs.files} files")
@@ -91,7 +91,7 @@ def open_files(programs: Programs) -> Verdict:
     issue="sgl-project/sglang#40723",
 )
 def shared_memory(programs: Programs) -> Verdict:
-    """/dev/shm has room, and nothing of GPU libraries whose users are gone."""
+    """Shared memory (/dev/shm) has room, and nothing of GPU libraries whose users are gone."""
     if programs.shm_used > _FULL:
         return fail(f"{programs.shm_used:.0%} full: collectives and data loaders fail")
     if programs.shm_leftovers:

@@ -25,7 +25,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A pool's VRAM in bytes: *known* is what processes hold, *idle* what it used with nobody there, if kept."""
+    """A pool's VRAM in bytes: *known* is what processes hold, *idle* its baseline, if there is one."""
 
     pool: str
     used: int
@@ -65,7 +65,7 @@ def vram_baseline(usage: Usage) -> Verdict:
 @check(
     Usage,
     AREA,
-    fix="end it, put it into a lease (gpulease adopt PID), or keep others out (devices.gate, docker's plugin)",
+    fix="end it, lease it (gpulease adopt PID), or keep others out (devices.gate, docker's plugin)",
     issue="ROCm/k8s-device-plugin#202",
 )
 def foreign_users(usage: Usage) -> Verdict:
@@ -99,7 +99,7 @@ def idle_openers(usage: Usage) -> Verdict:
 @check(
     Usage,
     AREA,
-    fix="drain its device; if it does not end in minutes, only a reboot takes it away: dmesg says where it hangs",
+    fix="drain its device; what does not end in minutes takes a reboot: dmesg says where it hangs",
     issue="ROCm/legacy-rocm-build#195",
 )
 def stuck_processes(usage: Usage) -> Verdict:
