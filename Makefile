@@ -83,8 +83,9 @@ test-docker: setup userlands docker ## containers of a real dockerd, old and new
 mutants: setup ## leave each safeguard out in turn: its test must fail (minutes)
 	$(BIN)/python tests/mutants/run.py --write
 
-enforcement: setup ## write the tables of docs/enforcement.md and docs/hook.md anew, from the tests
+enforcement: setup ## write the tables of docs/enforcement.md, docs/hook.md and docs/doctor.md anew, from tests and code
 	$(BIN)/python tests/docs/ways_out.py --write
+	$(BIN)/python tests/docs/doctor_table.py --write
 	$(BIN)/python tests/hook/matrix.py --write
 
 lint: setup ## style, types and import rules

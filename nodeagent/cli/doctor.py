@@ -44,4 +44,4 @@ def line(finding: Finding) -> str:
     from gpulease.screen import safe
 
     told = f"{finding.level:6} {finding.name}: {finding.text}"
-    return safe(f"{told}. Fix: {finding.fix} ({finding.issue})" if finding.fix else told)
+    return safe(f"{told} [fix: {finding.fix}; see {finding.issue}]" if finding.fix else told)

@@ -20,7 +20,6 @@ from nodeagent.adapters.identity import located
 from nodeagent.adapters.sysfs import Unread
 from nodeagent.doctor.pci import redirects
 from nodeagent.doctor.scene import Scene
-from nodeagent.domain.device import Device
 from nodeagent.domain.doctor.cards import Card, Cards, PciLink
 from nodeagent.domain.doctor.devices import Devices, NodeFile
 from nodeagent.domain.doctor.driver import Driver
@@ -79,7 +78,7 @@ def devices(scene: Scene) -> Devices:
         second=scene.scan(),
         render_nodes=dict(_render_nodes(scene)),
         located=_located(scene),
-        files=tuple(_files(scene, first.devices)),
+        files=tuple(device_files(scene)),
         groups=dict(_gids()),
         include_apus=scene.config.devices.include_apus,
     )
@@ -197,7 +196,9 @@ def _located(scene: Scene) -> dict[str, str]:
     }
 
 
-def _files(scene: Scene, found: tuple[Device, ...]) -> Iterator[NodeFile]:
+def device_files(scene: Scene) -> Iterator[NodeFile]:
+    """/dev/kfd and the render node of each device, by name alone."""
+    found = scene.inventory.devices
     yield _file(scene, "/dev/kfd", _number(scene, "sys/class/kfd/kfd/dev"))
     for name in sorted({one.render_node for one in found if one.render_node}):
         expected = _number(scene, f"{DRM}/{name}/dev") or (DRM_MAJOR, int(name.removeprefix("renderD")))

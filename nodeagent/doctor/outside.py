@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nodeagent.adapters.docker_socket import SOCKET as PLUGIN
 from nodeagent.adapters.engine import EngineSocket
-from nodeagent.adapters.slurm_conf import STANDARD
+from nodeagent.adapters.slurm_conf import GRES, STANDARD
+from nodeagent.adapters.slurm_conf import SLURM as SLURM_CONF
 from nodeagent.adapters.spool import SpoolFiles
 from nodeagent.doctor.scene import Scene
 from nodeagent.domain.doctor.check import Unseen
@@ -88,8 +89,6 @@ def open_to_others(directory: Path) -> str | None:
 def _has_slurm(scene: Scene) -> bool:
     """Whether there is a file of Slurm's to look at: its programs alone make no node of a cluster."""
     named = bool(scene.config.slurm.gres_conf) or (scene.real and "SLURM_CONF" in os.environ)
-    return (
-        named
-        or any(scene.at(str(path)).is_dir() for path in STANDARD)
-        or (scene.real and shutil.which("slurmd", path=_PATH) is not None)
+    return named or any(
+        scene.at(f"{path}/{name}").exists() for path in STANDARD for name in (GRES, SLURM_CONF)
     )

@@ -21,7 +21,7 @@ from nodeagent.adapters.cgroup_mount import mounts
 from nodeagent.adapters.hook_files import ROOT as HOOK
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.sidecar_files import SidecarFiles
-from nodeagent.doctor.hardware import devices
+from nodeagent.doctor.hardware import device_files
 from nodeagent.doctor.outside import open_to_others
 from nodeagent.doctor.scene import Scene
 from nodeagent.domain.doctor.agent import Service, State
@@ -83,7 +83,7 @@ def leftovers(scene: Scene) -> Leftovers | Unseen:
         banks=BankFiles(stem, scene.tree).leases(),
         cdi=CdiFiles(stem, scene.config.cdi.directory).leases(),
         sidecars=SidecarFiles(stem).leases(),
-        acl_uids=frozenset(uid for one in devices(scene).files for uid in one.acl_uids),
+        acl_uids=frozenset(uid for one in device_files(scene) for uid in one.acl_uids),
         lease_uids=lease_uids,
         exempt_uids=frozenset(scene.config.devices.gate_exempt_uids),
         mounts=tuple(_mounts(scene)),
@@ -145,7 +145,7 @@ def _not_private(directory: Path) -> str | None:
 def _with_ledger(scene: Scene, found: State) -> State:
     ledger = scene.ledger
     if ledger is None:
-        there = found.directory and _may_be_there(scene.ledger_file)
+        there = _may_be_there(scene.ledger_file)
         return replace(found, unreadable="the ledger cannot be read: only root may" if there else None)
     try:
         problems = ledger.problems(CHECK_SECONDS)
@@ -163,9 +163,12 @@ def _with_ledger(scene: Scene, found: State) -> State:
 def _may_be_there(file: Path) -> bool:
     """Whether there is such a file, or nobody lets us see."""
     try:
-        return file.exists()
+        file.stat()
+    except FileNotFoundError:
+        return False
     except OSError:
-        return True
+        pass
+    return True
 
 
 def _live(scene: Scene) -> tuple[frozenset[int] | None, frozenset[int]]:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from nodeagent.adapters import machine
 from nodeagent.adapters.sole import sole
 from nodeagent.cli.main import cli
+from nodeagent.domain.doctor import CHECKS
 from nodeagent.domain.errors import OutsideFault
 
 
@@ -104,11 +105,31 @@ def test_serve_names_an_unknown_machine(tmp_path: Path) -> None:
     assert "mi9000" in done.stderr and "mi300x-spx" in done.stderr
 
 
+def doctor(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`doctor` on this machine, for an agent that does not run."""
+    return run("doctor", "--socket", str(tmp_path / "none"), "--state-dir", str(tmp_path / "state"), *options)
+
+
 def test_doctor_says_what_to_fix(tmp_path: Path) -> None:
-    """`doctor` gives a line for each thing looked at, and exits 1 while one needs a fix."""
-    done = run("doctor", "--socket", str(tmp_path / "none"), "--state-dir", str(tmp_path / "state"))
-    assert done.returncode == 1
-    assert any(line.startswith("FIX  agent") for line in done.stdout.splitlines())
+    """`doctor` gives one line a check, with the fix and a public report where something is wrong."""
+    done = doctor(tmp_path)
+    assert done.returncode == 2, done.stderr
+    lines = {line.split()[1].rstrip(":"): line for line in done.stdout.splitlines()}
+    assert len(lines) == done.stdout.count("\n") == len(CHECKS)
+    assert lines["agent"].startswith("FAIL   agent: not answering")
+    assert (
+        "[fix: systemctl start nodeagent" in lines["agent"] and "see Project-HAMi/HAMi#338]" in lines["agent"]
+    )
+    assert not [line for line in lines.values() if line.startswith("OK") and "[fix:" in line]
+
+
+def test_doctor_for_programs(tmp_path: Path) -> None:
+    """`doctor --json` is a list of findings with the same fields each; --quiet leaves out what is well."""
+    done = doctor(tmp_path, "--json", "--quiet")
+    findings = json.loads(done.stdout)
+    assert done.returncode == 2 and findings
+    assert {tuple(one) for one in findings} == {("name", "area", "level", "text", "fix", "issue")}
+    assert {one["level"] for one in findings} <= {"UNSEEN", "WARN", "FAIL"}
 
 
 def test_a_second_agent_on_a_state_directory_stays_out(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A check and its verdict, for a line or for JSON. *fix* is empty where nothing needs one."""
+    """A check and its verdict, for a line or for JSON. *fix* is empty where nothing is wrong."""
 
     name: str
     area: str
@@ -149,5 +149,5 @@ def _told(fault: Exception) -> str:
 
 
 def _finding(one: Check, verdict: Verdict) -> Finding:
-    fix = "" if verdict.level is Level.OK else one.fix
+    fix = one.fix if verdict.level in (Level.WARN, Level.FAIL) else ""
     return Finding(one.name, one.area, verdict.level, verdict.text, fix, one.issue)
