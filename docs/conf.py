@@ -18,11 +18,17 @@ project_copyright = "the nodeagent authors, Apache-2.0"
 version = release = nodeagent.__version__
 
 extensions = ["myst_parser"]
-exclude_patterns = ["_build"]
+# docs/man has the halves of cli.md, as the manual's pages: `make man`
+exclude_patterns = ["_build"] if tags.has("man") else ["_build", "man"]  # noqa: F821
 myst_heading_anchors = 3
+if tags.has("man"):  # noqa: F821  # halves of a page, whose links lead to pages that are no manual's
+    suppress_warnings = ["myst.header", "myst.xref_missing", "ref.doc", "toc.not_included"]
 html_theme = "furo"
 html_title = f"nodeagent {release}"
-man_pages = [("cli", "nodeagent", "share the AMD GPUs of one node", author, 1)]
+man_pages = [
+    ("man/gpulease", "gpulease", "take, use and give back slices of AMD GPUs", author, 1),
+    ("man/nodeagent", "nodeagent", "share the AMD GPUs of one node", author, 8),
+]
 
 
 def write_openapi(app: Sphinx) -> None:

@@ -29,6 +29,7 @@ def test_a_grant_and_a_release_show_while_they_happen(page, node, forwarded):
     page.until("document.getElementById('event-list').textContent.includes('released')")
 
 
+@pytest.mark.slow
 def test_an_administrator_drains_by_keyboard(page, node, forwarded):
     """The browser's own headers pass, and the device grants nothing until it is undrained."""
     page.open(forwarded(), "document.querySelector('button[id^=drain-]')")

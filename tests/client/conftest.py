@@ -100,6 +100,7 @@ class FakeAgent:
     canned: list[Reply | None] = field(default_factory=list)  # answers for the next calls; None: hang up
     canned_grant: Reply | None = None
     grant_state: str = "active"
+    grant_reason: str | None = None
     environment: dict[str, str | None] = field(
         default_factory=lambda: {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": None}
     )
@@ -122,6 +123,8 @@ class FakeAgent:
         if route.startswith("/v1/devices/"):
             return 200, self.devices[0], {}
         if route == "/v1/events":
+            if newest := re.search(r"newest=(\d+)", target):
+                return 200, {"events": self.events[-int(newest[1]) :], "next": 0}, {}
             after = int(re.search(r"after=(\d+)", target).group(1))
             return 200, {"events": [e for e in self.events if e["id"] > after], "next": after}, {}
         if route == "/v1/leases":
@@ -145,7 +148,7 @@ class FakeAgent:
             if lease["request_id"] == body["request_id"]:
                 return 200, lease, {}
         lease = self.add_lease(holder={**body["holder"], "uid": os.getuid()}, anchor=body["anchor"])
-        lease.update(state=self.grant_state, request_id=body["request_id"])
+        lease.update(state=self.grant_state, request_id=body["request_id"], reason=self.grant_reason)
         if body["anchor"]["kind"] == "container" or body.get("cdi"):
             lease["container"] = {**CONTAINER, **self.container}
         return 201, lease, {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.screen import Coloured, Screen, safe, table
+from gpulease.screen import Coloured, Screen, safe
 
 
 class Terminal(io.StringIO):
@@ -70,9 +70,12 @@ def test_ascii_fallback() -> None:
     assert stream.getvalue() == ". x \\xfc\n"
 
 
-def test_table_fits_the_screen() -> None:
-    """The column that may shrink does, and says so."""
-    stream = io.StringIO()
-    table(Screen(stream, {"COLUMNS": "40"}), ("A", "NAME", "B"), [("1", "x" * 60, "2")], shrink=1)
-    assert [len(line) for line in stream.getvalue().splitlines()] == [40, 40]
-    assert "~" in stream.getvalue()
+def test_only_a_terminal_is_commanded() -> None:
+    """Sequences that move a cursor do not reach files and pipes, nor a terminal that is too simple."""
+    for stream, variables, told in (
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}, "\x1b[H"),
+        (Terminal(), {"TERM": "dumb"}, ""),
+        (io.StringIO(), {"TERM": "xterm"}, ""),
+    ):
+        Screen(stream, variables).command("\x1b[H")
+        assert stream.getvalue() == told

@@ -24,6 +24,7 @@ from gpulease.show import show_error
 from gpulease.sizes import parse_duration
 
 _WITH_COMMAND = ("run", "exec", *ENGINES)
+_LEASING = ("grant", "adopt", "renew", "release", "env")
 _WITH_VALUE = ("--socket", "--timeout")  # of the options that may stand before a command
 _EXIT_CODES = """\
 exit codes: 0 done, 2 usage, 3 refused, 4 not allowed, 5 agent unreachable or unhealthy; of run, exec and the
@@ -69,6 +70,8 @@ def build_parser(with_engines: bool = True) -> Parser:
     _add_leasing(command)
     _add_running(command)
     _add_engines(command, with_engines)
+    script = command("completion", "a script that completes these commands in a shell")
+    script.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that is to read it")
     return parser
 
 
@@ -95,6 +98,7 @@ def _add_reading(command: _Add) -> None:
         "id", metavar="LEASE", nargs="?", help=f"with its own count: {ID_FORMS} (default: where we run)"
     )
     add_filters(numbering, "device")
+    _add_top(command)
     command("show", "one lease").add_argument("id", metavar="ID", help=ID_FORMS)
     events = command("events", "who did what, when and why; with --json one a line")
     add_filters(events, "user", "device", "since")
@@ -102,6 +106,15 @@ def _add_reading(command: _Add) -> None:
         "--after", type=value_of(positive), default=0, metavar="N", help="only later than event N"
     )
     events.add_argument("--follow", "-f", action="store_true", help="go on as they come")
+
+
+def _add_top(command: _Add) -> None:
+    top = command("top", "the node as it is now, again and again; q quits")
+    add_filters(top, "user", "state", "device", "since", states=LEASE_STATES)
+    top.add_argument(
+        "--interval", type=value_of(parse_duration), default=2, metavar="DUR", help="look this often (2s)"
+    )
+    top.add_argument("--once", action="store_true", help="print one picture, as into a pipe")
 
 
 def _add_leasing(command: _Add) -> None:
@@ -211,9 +224,14 @@ def _dispatch(args: argparse.Namespace, tail: Optional[list[str]], out: Screen, 
         return _start(call, tail)
     if tail is not None:
         raise UsageError(f"{args.command} takes no command behind --")
-    module = "leasing" if args.command in ("grant", "adopt", "renew", "release", "env") else "reading"
-    handler: Callable[[Invocation], int] = getattr(import_module(f"gpulease.{module}"), args.command)
+    handler: Callable[[Invocation], int] = getattr(import_module(_module(args.command)), args.command)
     return handler(call)
+
+
+def _module(command: str) -> str:
+    if command in ("top", "completion"):
+        return f"gpulease.{command}"
+    return "gpulease.leasing" if command in _LEASING else "gpulease.reading"
 
 
 def _start(call: Invocation, command: list[str]) -> int:

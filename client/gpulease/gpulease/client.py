@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from gpulease.errors import AgentUnreachable, NotGranted, error_from
@@ -16,6 +16,11 @@ DEFAULT_SOCKET = "/run/nodeagent/api.sock"
 DEFAULT_TIMEOUT_SECONDS = 8.0  # the agent answers within 5
 LONGEST_WAIT_SECONDS = 5  # that the agent lets one request wait
 PAGE = 100
+Told = Callable[[Lease], None]
+
+
+def _nobody(_lease: Lease) -> None:
+    return None
 
 
 class Client:
@@ -98,13 +103,14 @@ class Client:
         }
         return Lease.from_raw(self._post("/v1/leases", body))
 
-    def granted(self, lease: Lease) -> Lease:
-        """Follow a queued lease until it is active.
+    def granted(self, lease: Lease, told: Told = _nobody) -> Lease:
+        """Follow a queued lease until it is active; *told* gets it each time that it was looked at.
 
         Raises:
             NotGranted: it was cancelled, or its time in the queue ran out.
         """
         while lease.state in ("queued", "preparing"):
+            told(lease)
             started = time.monotonic()
             lease = self.lease(lease.id, wait=LONGEST_WAIT_SECONDS)
             if lease.state in ("queued", "preparing") and time.monotonic() - started < 0.5:
@@ -134,8 +140,11 @@ class Client:
         body = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
         return Lease.from_raw(self._post(f"/v1/leases/{lease_id}/renew", body))
 
-    def release(self, lease_id: int, wait: float = 0.0) -> Lease:
-        """End the lease, an unknown or ended one too; waits up to *wait* seconds for its last state."""
+    def release(self, lease_id: int, wait: float = 0.0, told: Told = _nobody) -> Lease:
+        """End the lease, an unknown or ended one too; waits up to *wait* seconds for its last state.
+
+        *told* gets it each time that it was looked at.
+        """
         deadline = time.monotonic() + wait
         first = min(int(wait), LONGEST_WAIT_SECONDS)
         path = f"/v1/leases/{lease_id}"
@@ -144,6 +153,7 @@ class Client:
         )
         lease = Lease.from_raw({"id": lease_id, "state": "released", **raw})
         while lease.state == "releasing" and time.monotonic() < deadline:
+            told(lease)
             left = deadline - time.monotonic()
             lease = self.lease(lease_id, wait=max(1, min(int(left), LONGEST_WAIT_SECONDS)))
             if lease.state == "releasing":
@@ -157,6 +167,11 @@ class Client:
         following = page.get("next")
         last = max((event.id for event in events), default=after)
         return events, following if isinstance(following, int) and following > after else last
+
+    def newest_events(self, count: int) -> tuple[Event, ...]:
+        """The last *count* events that the caller may see, oldest first."""
+        page = self._get(f"/v1/events{_query(newest=count)}")
+        return tuple(Event.from_raw(item) for item in items(page, "events"))
 
     def _slice(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         named = {name: asked[name] for name in ("device", "not_device") if name in asked}

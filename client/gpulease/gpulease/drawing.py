@@ -64,15 +64,19 @@ def draw(device: Device, leases: Iterable[Lease], names: dict[int, str], width: 
 
 def coloured(bar: str, names: dict[int, str], free: str = "·") -> Iterator[Part]:
     """The bar in parts of one colour each."""
-    order = {letter: at for at, letter in enumerate(names.values())}
     start = 0
     for at in range(1, len(bar) + 1):
         if at < len(bar) and bar[at] == bar[start]:
             continue
-        cell = bar[start]
-        colour = "dim" if cell == free else "red" if cell == QUARANTINED else _COLOURS[order.get(cell, 0) % 5]
-        yield Coloured(bar[start:at], colour)
+        yield Coloured(bar[start:at], "dim" if bar[start] == free else colour_of(bar[start], names))
         start = at
+
+
+def colour_of(mark: str, names: dict[int, str]) -> str:
+    """A lease's colour, by its letter; neighbours' differ."""
+    letters = list(names.values())
+    at = letters.index(mark) if mark in letters else 0
+    return "red" if mark == QUARANTINED else _COLOURS[at % len(_COLOURS)]
 
 
 def _owners(device: Device, leases: Iterable[Lease], names: dict[int, str]) -> tuple[list[str], bool]:

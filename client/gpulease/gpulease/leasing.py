@@ -12,6 +12,7 @@ from gpulease.errors import NotAllowed, NotGranted, Quarantined, Stale, UsageErr
 from gpulease.ids import lease_id, lease_ids
 from gpulease.models import ENDED_STATES, Lease
 from gpulease.options import request_fields, whole_device
+from gpulease.progress import Progress
 from gpulease.relay import Interrupted, Relay
 from gpulease.run import RELEASE_WAIT_SECONDS, give_up
 from gpulease.show import show_lease
@@ -83,13 +84,16 @@ def _granted(
     if note:
         call.err.line(f"gpulease: {note}")
     lease: Optional[Lease] = None
+    progress = Progress(call.err)
     try:
         with Relay().interrupting():
             lease = call.client.grant(**order)
-            lease = call.client.granted(lease)
+            lease = call.client.granted(lease, progress)
     except Interrupted:
         give_up(call.client, order, lease)
         raise
+    finally:
+        progress.end()
     return lease
 
 
@@ -102,7 +106,11 @@ def release(call: Invocation) -> int:
     """Every lease that is named; what is quarantined then is a failure that the exit code tells."""
     failed = []
     for one in lease_ids(call.client, call.args.id):
-        lease = call.client.release(one, wait=RELEASE_WAIT_SECONDS)
+        progress = Progress(call.err)
+        try:
+            lease = call.client.release(one, RELEASE_WAIT_SECONDS, progress)
+        finally:
+            progress.end()
         if lease.state == "failed":
             failed.append(lease)
         if call.args.json:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
+from gpulease.client import Client
 from gpulease.command import Invocation
 from gpulease.errors import Unknown
 from gpulease.filters import named_devices, wanted_devices, wanted_events, wanted_leases
@@ -17,9 +19,7 @@ _EVENT_WAIT_SECONDS = 5
 def status(call: Invocation) -> int:
     node = call.client.node()
     devices = wanted_devices(call)
-    states = (call.args.state,) if call.args.state else (*LIVE_STATES, "failed")
-    wanted = wanted_leases(call.args, call.client.leases(states), devices)
-    leases = [lease for lease in wanted if _holds(lease)]
+    leases = wanted_leases(call.args, leases_of_the_picture(call.client, call.args.state), devices)
     if call.args.json:
         call.body(
             {
@@ -33,9 +33,14 @@ def status(call: Invocation) -> int:
     return 0
 
 
-def _holds(lease: Lease) -> bool:
-    """Whether it belongs into the picture: an ended lease does only while a slice of it is quarantined."""
-    return lease.state != "failed" or any(one.state == "quarantined" for one in lease.slices)
+def leases_of_the_picture(client: Client, state: Optional[str]) -> list[Lease]:
+    """Those in *state*, else all that live; an ended one only while a slice of it is quarantined."""
+    found = client.leases((state,) if state else (*LIVE_STATES, "failed"))
+    return [
+        lease
+        for lease in found
+        if lease.state != "failed" or any(one.state == "quarantined" for one in lease.slices)
+    ]
 
 
 def devices(call: Invocation) -> int:

@@ -12,6 +12,7 @@ from gpulease.client import Client, new_request_id
 from gpulease.errors import FAILED_BEFORE_START, GpuleaseError
 from gpulease.launch import NotStarted, become, die_with, environment_with
 from gpulease.models import Lease
+from gpulease.progress import Progress
 from gpulease.relay import Interrupted, Relay, restore_ignored
 from gpulease.screen import Screen
 
@@ -53,10 +54,11 @@ class Runner:
             "request_id": fields.get("request_id") or new_request_id(),
         }
         lease: Optional[Lease] = None
+        progress = Progress(self._screen)
         try:
             with self._relay.interrupting():
                 lease = self._client.grant(**order)
-                return self._client.granted(lease)
+                return self._client.granted(lease, progress)
         except Interrupted as signalled:
             give_up(self._client, order, lease)
             raise NotStarted("Interrupted", f"{signalled} before the command started") from None
@@ -64,6 +66,8 @@ class Runner:
             if lease is not None:
                 give_back(self._client, lease, self._screen)
             raise
+        finally:
+            progress.end()
 
     def _in_lease(self, command: Sequence[str], lease: Lease) -> int:
         wrapper = os.getpid()
@@ -110,11 +114,14 @@ class Runner:
 
 def give_back(client: Client, lease: Lease, screen: Screen) -> None:
     """The command's exit code matters more than a release that did not work: the agent reaps it then."""
+    progress = Progress(screen)
     try:
-        left = client.release(lease.id, wait=RELEASE_WAIT_SECONDS)
+        left = client.release(lease.id, RELEASE_WAIT_SECONDS, progress)
     except GpuleaseError as failure:
         screen.line(f"gpulease: note: lease {lease.id} is left for the agent to reap: {failure}")
         return
+    finally:
+        progress.end()
     if left.state == "releasing":
         screen.line(f"gpulease: note: lease {lease.id} is still releasing")
     elif left.state == "failed":

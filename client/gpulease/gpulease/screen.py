@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional, TextIO, Union
 
@@ -46,9 +46,9 @@ class Screen:
         variables = os.environ if environment is None else environment
         self._stream = stream
         self.unicode = (stream.encoding or "ascii").lower().replace("-", "") == "utf8"
-        self.colour = bool(
-            stream.isatty() and not variables.get("NO_COLOR") and variables.get("TERM", "dumb") != "dumb"
-        )
+        self.terminal = stream.isatty() and variables.get("TERM", "dumb") != "dumb"
+        self.colour = self.terminal and not variables.get("NO_COLOR")
+        self.boxes = self.terminal and self.unicode
         self.columns = _columns(variables)
 
     @property
@@ -65,6 +65,18 @@ class Screen:
 
     def flush(self) -> None:
         self._stream.flush()
+
+    def command(self, *sequences: str) -> None:
+        """Command the terminal itself, in words of our own: see `gpulease.terminal`. Elsewhere nothing."""
+        if self.terminal:
+            self._stream.write("".join(sequences))
+
+    def sheet(self, stream: TextIO, columns: int) -> Screen:
+        """Another stream that is shown here in the end, so with the same colours and signs."""
+        other = Screen(stream, {})
+        other.unicode, other.terminal, other.columns = self.unicode, self.terminal, columns
+        other.colour, other.boxes = self.colour, self.boxes
+        return other
 
     def _shown(self, part: Part) -> str:
         text = safe(part.text if isinstance(part, Coloured) else part)
@@ -83,28 +95,3 @@ def _columns(variables: Mapping[str, str]) -> int:
         return max(os.get_terminal_size(1).columns, 40)
     except OSError:
         return 80
-
-
-def table(
-    screen: Screen, titles: Sequence[str], rows: Sequence[Sequence[object]], shrink: Optional[int] = None
-) -> None:
-    """Columns as wide as their widest cell; column *shrink* is cut as far as it takes to fit the screen."""
-    shown = [[safe(cell) for cell in row] for row in rows]
-    widths = [max(len(row[at]) for row in [list(titles), *shown]) for at in range(len(titles))]
-    if shrink is not None:
-        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - screen.columns
-        widths[shrink] = max(len(titles[shrink]), widths[shrink] - max(0, excess))
-    screen.line(Coloured(_aligned(titles, widths), "bold"))
-    for row in shown:
-        screen.line(_aligned(row, widths))
-
-
-_GAP = "  "
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    fitted = (
-        cell.ljust(width) if len(cell) <= width else cell[: width - 1] + "~"
-        for cell, width in zip(cells, widths)  # noqa: B905 -- Python 3.9 has no strict=
-    )
-    return _GAP.join(fitted).rstrip()

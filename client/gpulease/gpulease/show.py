@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from gpulease.drawing import QUARANTINED, SHARED, coloured, draw, letters
+from gpulease.drawing import QUARANTINED, SHARED, colour_of, coloured, draw, letters
 from gpulease.errors import AnswerError, GpuleaseError, Refused
 from gpulease.models import Device, Event, Lease, Node, Slice
-from gpulease.screen import Coloured, Screen, safe, table
+from gpulease.screen import Coloured, Screen, safe
 from gpulease.sizes import human_size
+from gpulease.tables import state, table
 
 _FILTERED = ("CardUuidMismatch", "CardTypeMismatch")
 _MOST_REASONS = 8
@@ -27,7 +28,7 @@ def show_status(screen: Screen, node: Node, devices: Sequence[Device], leases: S
         screen.line(f"{QUARANTINED} quarantined: not proved clean, so not granted")
     if leases:
         screen.line()
-        rows = [_legend(names[lease.id], lease) for lease in leases]
+        rows = [_legend(letter_of(lease, names), lease) for lease in leases]
         table(screen, ("", "LEASE", "STATE", "HOLDER", "CUS", "VRAM", "ENDS"), rows, shrink=3)
 
 
@@ -84,16 +85,20 @@ def _tail(device: Device) -> str:
     return f"{_known(device.free.cus)}/{device.cus} CU {free}/{grantable} GiB"
 
 
-def _legend(letter: str, lease: Lease) -> tuple[object, ...]:
+def letter_of(lease: Lease, names: dict[int, str]) -> Coloured:
+    return Coloured(names[lease.id], colour_of(names[lease.id], names))
+
+
+def _legend(letter: Coloured, lease: Lease) -> tuple[object, ...]:
     granted = sum(one.cu_count or 0 for one in lease.slices)
     known = [one.effective_cus for one in lease.slices if one.effective_cus is not None]
     effective = f" eff. {sum(known)}" if known else ""  # of others' leases it is not shown
     vram = human_size(sum(one.vram_bytes or 0 for one in lease.slices))
-    state = "quarantined" if any(one.state == "quarantined" for one in lease.slices) else lease.state
+    unclean = any(one.state == "quarantined" for one in lease.slices)
     return (
         letter,
         lease.id,
-        state,
+        state("quarantined" if unclean else lease.state),
         holder(lease),
         f"{granted}{effective}",
         vram,
@@ -123,7 +128,7 @@ def show_devices(screen: Screen, devices: Sequence[Device]) -> None:
             _known(device.numa_node),
             device.hive or "-",
             device.owner,
-            device.state + (f": {device.reason}" if device.reason else ""),
+            state(device.state, device.reason),
         )
         for device in devices
     ]
