@@ -263,6 +263,13 @@ class Web(_Section):
         return self
 
 
+class Events(_Section):
+    """What is remembered of what happened."""
+
+    days: float = Field(default=90.0, gt=0, description="days that events are kept")
+    megabytes: int = Field(default=200, ge=1, description="MiB of events that are kept, the newest")
+
+
 class Metrics(_Section):
     """What is measured."""
 
@@ -288,6 +295,7 @@ class Config(_Section):
     docker: Docker = Docker()
     web: Web = Web()
     metrics: Metrics = Metrics()
+    events: Events = Events()
 
     def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
         """These settings, with what the command line said instead."""

@@ -13,6 +13,22 @@ from typing import TypeAlias
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
 
 
+# Kinds of events that a program in a loop, or a thing that is broken, causes again and again.
+FOLDED = frozenset(
+    {
+        "refused",
+        "renewed",
+        "effect_restored",
+        "limit_restored",
+        "closure_restored",
+        "foreign_user",
+        "container_stopped",
+        "gate_leftover",
+        "kernel_fault",
+    }
+)
+
+
 class EffectState(StrEnum):
     """How far one change outside the ledger has come."""
 
@@ -38,7 +54,10 @@ class EffectRecord:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Who did what, when and why. Ids grow and are never reused, so the last one seen is a cursor."""
+    """Who did what, when and why. Ids grow and are never reused, so the last one seen is a cursor.
+
+    Of the kinds that repeat, the same again takes the earlier one's place: with a new id, and *count*.
+    """
 
     id: int
     kind: str
@@ -50,6 +69,8 @@ class Event:
     device: str | None = None
     reason: str | None = None
     data: Mapping[str, Json] | None = None
+    count: int = 1
+    first_at: float | None = None  # wall clock; None: then
 
 
 @dataclass(frozen=True, slots=True)

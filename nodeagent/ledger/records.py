@@ -8,8 +8,9 @@ from typing import Any, cast
 from sqlalchemy import Delete, Insert, Update, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from nodeagent.domain.clock import SECOND_NS
 from nodeagent.domain.errors import UnknownThing
-from nodeagent.domain.records import EffectRecord, EffectState, Json
+from nodeagent.domain.records import FOLDED, EffectRecord, EffectState, Json
 from nodeagent.ledger import rows
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.tables import NOT_FREE, drains, effects, events, leases, request_keys, slices
@@ -17,6 +18,8 @@ from nodeagent.ledger.tables import NOT_FREE, drains, effects, events, leases, r
 # Leases of one uid, some 60 MB: no user's loop may fill the disk in the time that ended leases stay.
 MOST_ENDED = 20_000
 BATCH = 500  # rows deleted at once, so that no transaction is long
+FOLD_NS = 600 * SECOND_NS  # how long after an event the same again is no other
+FOLD_AMONG = 200  # of the newest events, among which the same is looked for
 MOST_DATA = 8192  # characters of one event's data
 _EVENT_BYTES = 200  # about what a row takes without its texts
 
@@ -24,6 +27,22 @@ _EVENT_BYTES = 200  # about what a row takes without its texts
 _PLAN = insert(effects).returning(effects.c.id)
 _MARK = update(effects).where(effects.c.id == bindparam("of"))
 _TELL = insert(events).returning(events.c.id)
+_UNTELL = delete(events).where(events.c.id == bindparam("of"))
+# Of the newest alone: what came long ago is not looked through for each.
+_RECENT = select(func.max(events.c.id) - FOLD_AMONG).scalar_subquery()
+_SAME = (
+    select(events.c.id, events.c.count, events.c.first_at)
+    .where(
+        events.c.id > _RECENT,
+        events.c.boot_ns > bindparam("since_ns"),
+        *(
+            events.c[name].is_not_distinct_from(bindparam(name))
+            for name in ("kind", "uid", "lease", "device", "reason", "data", "boot_id")
+        ),
+    )
+    .order_by(events.c.id.desc())
+    .limit(1)
+)
 
 
 class Records(Queries):
@@ -64,25 +83,45 @@ class Records(Queries):
         reason: str | None = None,
         data: Mapping[str, Json] | None = None,
     ) -> int:
-        """Record who did what and why; overlong texts are cut, data beyond 8 KiB left out and marked so."""
+        """Record who did what and why; overlong texts are cut, data beyond 8 KiB left out and marked so.
+
+        One of a kind that repeats takes the place of the same one of the last ten minutes, and counts both.
+        """
         reason = rows.clean(reason)
         text = None if data is None else rows.dump(dict(data))
         if text is not None and len(text) > MOST_DATA:
             text = rows.dump({"left_out": f"{len(text)} characters"})
+        said = {
+            "kind": kind,
+            "uid": uid,
+            "lease": lease,
+            "device": rows.clean(device),
+            "reason": reason,
+            "data": text,
+            "boot_id": self._clock.boot_id,
+        }
+        now, at = self._clock.boot_ns(), self._clock.wall()
+        before = self._taken_back({**said, "since_ns": now - FOLD_NS}) if kind in FOLDED else None
         made = self._write(
             _TELL,
-            kind=kind,
-            uid=uid,
-            lease=lease,
-            device=rows.clean(device),
-            reason=reason,
-            data=text,
+            **said,
             size=_EVENT_BYTES + len(reason or "") + len(text or ""),
-            boot_id=self._clock.boot_id,
-            boot_ns=self._clock.boot_ns(),
-            at=self._clock.wall(),
+            boot_ns=now,
+            at=at,
+            count=1 + (before[0] if before else 0),
+            first_at=before[1] if before else at,
         )
         return int(made.scalar_one())
+
+    def _taken_back(self, said: Mapping[str, object]) -> tuple[int, float] | None:
+        """Delete the same event of a short time ago; how often it came, and when first."""
+        with self._connection() as connection:
+            found = connection.execute(_SAME, said).one_or_none()
+        if found is None:
+            return None
+        at, times, first_at = found
+        self._write(_UNTELL, of=at)
+        return times, first_at
 
     def drain(self, device: str, *, reason: str | None, uid: int, until_ns: int | None) -> None:
         """Drain *device*; a second drain replaces the first. *until_ns* is boot time of this boot."""
@@ -106,15 +145,22 @@ class Records(Queries):
         return int(self._write(delete(request_keys).where(old)).rowcount)
 
     def prune(
-        self, *, leases_before: float, max_events: int, max_event_bytes: int, max_leases: int = MOST_ENDED
+        self,
+        *,
+        leases_before: float,
+        max_events: int,
+        max_event_bytes: int,
+        max_leases: int = MOST_ENDED,
+        events_before: float = 0.0,
     ) -> int:
         """Delete one batch of what is over; returns how many rows went: call it until 0.
 
         Leases go that ended before *leases_before* (wall clock), or are not of the newest *max_leases* that
-        one uid is charged for, and have only free slices, with all that hangs on them; of the events the
-        newest stay.
+        one uid is charged for, and have only free slices, with all that hangs on them. Of the events the
+        newest stay, and none from before *events_before*.
         """
-        return self._prune_leases(leases_before, max_leases) + self._prune_events(max_events, max_event_bytes)
+        pruned = self._prune_leases(leases_before, max_leases)
+        return pruned + self._prune_events(max_events, max_event_bytes, events_before)
 
     def _prune_leases(self, before: float, most: int) -> int:
         unclean = exists().where(slices.c.lease == leases.c.id, NOT_FREE)
@@ -127,19 +173,23 @@ class Records(Queries):
         old = select(ended.c.id).where(or_(ended.c.ended_at < before, ended.c.place > most)).limit(BATCH)
         return int(self._write(delete(leases).where(leases.c.id.in_(old))).rowcount)
 
-    def _prune_events(self, most: int, most_bytes: int) -> int:
+    def _prune_events(self, most: int, most_bytes: int, oldest_at: float) -> int:
         with self._connection() as connection:
             total = select(func.count(), func.coalesce(func.sum(events.c.size), 0)).select_from(events)
             count, size = connection.execute(total).one()
         # Sums of the oldest batch alone: those of every row take twenty times as long, for each batch.
-        oldest = select(events.c.id, events.c.size).order_by(events.c.id).limit(BATCH).subquery()
+        batch = select(events.c.id, events.c.size, events.c.at).order_by(events.c.id).limit(BATCH)
+        oldest = batch.subquery()
         oldest_first = oldest.c.id
         sums = select(
             oldest.c.id,
+            oldest.c.at,
             func.row_number().over(order_by=oldest_first).label("place"),
             (func.sum(oldest.c.size).over(order_by=oldest_first) - oldest.c.size).label("before"),
         ).subquery()
-        over = select(sums.c.id).where(or_(sums.c.place <= count - most, sums.c.before < size - most_bytes))
+        over = select(sums.c.id).where(
+            or_(sums.c.place <= count - most, sums.c.before < size - most_bytes, sums.c.at < oldest_at)
+        )
         return int(self._write(delete(events).where(events.c.id.in_(over))).rowcount)
 
     def _write(self, statement: Insert | Update | Delete, **given: object) -> Any:

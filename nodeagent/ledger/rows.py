@@ -215,6 +215,8 @@ def event_of(row: Row[Any]) -> Event:
         device=row.device,
         reason=row.reason,
         data=cast("Mapping[str, Json] | None", _mapping(row.data)),
+        count=row._mapping["count"],  # a row has a method of that name
+        first_at=row.first_at,
     )
 
 

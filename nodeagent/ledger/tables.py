@@ -272,6 +272,8 @@ events = Table(
     Column("boot_id", Text, nullable=False),
     Column("boot_ns", Integer, nullable=False),
     Column("at", REAL, nullable=False),
+    Column("count", Integer, nullable=False),  # of the same that came one after the other, as one row
+    Column("first_at", REAL, nullable=False),
     sqlite_strict=True,
     sqlite_autoincrement=True,
 )

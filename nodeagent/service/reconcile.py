@@ -34,8 +34,7 @@ log = structlog.get_logger()
 
 PER_LEASE = ("lease", "queued")  # steps that are guarded for each lease by itself
 KEEP_SECONDS = 90 * 86_400  # ended leases
-KEEP_EVENTS = 200_000
-KEEP_EVENT_BYTES = 64 << 20
+KEEP_EVENTS = 1_000_000  # which are fewer than the bytes allow, unless hardly any says anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,8 @@ class Periods:
     pause: float = 0.05  # least time between two looks at the leases
     share: float = 0.1  # of the time that looking may take: a storm of changes must not starve who makes it
     quarantine: float = 60.0  # between two proofs of a quarantined slice
+    event_seconds: float = 90 * 86_400  # that events are kept, by the wall clock
+    event_bytes: int = 200 << 20
     prune: float = 300.0  # root's grants have no rate: a prolog's loop adds 50 MB in that time
 
 
@@ -240,13 +241,16 @@ class Reconciler:
             self._releaser.retry(lease_id)
 
     def _prune(self) -> None:
-        before = self._clock.wall() - KEEP_SECONDS
+        now = self._clock.wall()
         pruned = 1
         while pruned:  # a batch a transaction, so that nobody waits long for the writer
             with self._ledger.write(release=True) as tx:
                 tx.forget_requests(self._clock.boot_ns() - REMEMBERED_NS)
                 pruned = tx.prune(
-                    leases_before=before, max_events=KEEP_EVENTS, max_event_bytes=KEEP_EVENT_BYTES
+                    leases_before=now - KEEP_SECONDS,
+                    max_events=KEEP_EVENTS,
+                    max_event_bytes=self._periods.event_bytes,
+                    events_before=now - self._periods.event_seconds,
                 )
 
 

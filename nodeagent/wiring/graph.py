@@ -126,7 +126,11 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         jobs,
         differences,
         containers,
-        Periods(quarantine=config.release.retry_seconds),
+        Periods(
+            quarantine=config.release.retry_seconds,
+            event_seconds=config.events.days * 86_400,
+            event_bytes=config.events.megabytes << 20,
+        ),
         build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)

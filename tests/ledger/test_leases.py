@@ -324,7 +324,7 @@ def test_pruning_takes_what_is_old_and_clean(ledger: Ledger, clock: build.Turned
 def test_events_are_pruned_by_rows_and_bytes(ledger: Ledger, most: int, most_bytes: int, left: int) -> None:
     """The newest events stay, as many as both limits allow; ids are not given again."""
     with ledger.write() as tx:
-        made = [tx.event("granted", uid=1, reason="r" * 50) for _ in range(5)]
+        made = [tx.event("granted", uid=1, lease=number, reason="r" * 50) for number in range(5)]
         tx.prune(leases_before=0, max_events=most, max_event_bytes=most_bytes)
     assert [each.id for each in ledger.events()] == made[5 - left :]
     with ledger.write() as tx:

@@ -82,6 +82,23 @@ def test_a_ledger_of_every_revision_comes_along(path: Path, clock: build.TurnedC
     ledger.close()
 
 
+def test_events_of_before_came_once_and_ids_go_on(path: Path, clock: build.TurnedClock) -> None:
+    """Folding leaves what there was as it was, and gives no id of an event again that was pruned before."""
+    path.parent.mkdir()
+    migrate(path, to="0002")
+    with closing(connect(path)) as connection:
+        fill(connection, "0002")
+        connection.execute("UPDATE sqlite_sequence SET seq = 77 WHERE name = 'events'")
+    migrate(path)
+    ledger = Ledger(path, clock)
+    ledger.open()
+    (event,) = ledger.events()
+    assert (event.id, event.count, event.first_at) == (1, 1, event.at)
+    with ledger.write() as tx:
+        assert tx.event("started", uid=None) == 78
+    ledger.close()
+
+
 def test_a_migration_that_is_not_due_writes_nothing(path: Path) -> None:
     """At the newest revision migrate() leaves the file as it is and makes no backup."""
     path.parent.mkdir()
