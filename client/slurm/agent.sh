@@ -18,6 +18,7 @@
     epilog_trouble=ignore
     run=/run/nodeagent/slurm
     spool=/var/spool/nodeagent/slurm
+    bypass=/run/nodeagent/bypass/gpulease
 }
 newline='
 '
@@ -57,6 +58,7 @@ use_setting() {
     epilog_trouble=ignore | epilog_trouble=drain) epilog_trouble=${1#*=} ;;
     run=/*) run=${1#*=} ;;
     spool=/*) spool=${1#*=} ;;
+    bypass=/*) bypass=${1#*=} ;;
     *) complain "$settings: not understood, and left at its default: ${1%%=*}" ;;
     esac
 }
@@ -64,6 +66,19 @@ use_setting() {
 # A stopped agent may take /run/nodeagent with it; the directory of its settings stays while it is installed.
 agent_installed() {
     [ -d "${settings%/*}" ] || [ -d "${socket%/*}" ]
+}
+
+# Whether root has bypassed the agent (`nodeagent bypass on`): in this boot, and for no longer than it said. What is
+# not as that writes it is no bypass.
+bypassed() {
+    [ -f "$bypass" ] && only_roots "${bypass%/*}" && only_roots "$bypass" || return 1
+    { IFS= read -r boot && IFS= read -r ends; } 2>/dev/null <"$bypass" || return 1
+    read -r boot_now </proc/sys/kernel/random/boot_id
+    [ "$boot" = "boot_id=$boot_now" ] || return 1
+    case $ends in until=?*) ends=${ends#*=} ;; *) return 1 ;; esac
+    is_number "$ends" && [ "${#ends}" -le 10 ] || return 1
+    read_clock
+    [ "${clock%.*}" -lt "$ends" ]
 }
 
 is_number() {

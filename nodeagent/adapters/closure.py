@@ -117,6 +117,10 @@ class OutsideCgroups:
         """The regions that something is recorded of: what was closed stays so while leases may live."""
         return frozenset(region for _, region in self._known())
 
+    def count(self) -> int:
+        """How many limits are on record."""
+        return len(self._known())
+
     def _cap(self, ref: CgroupRef, region: str, limit_bytes: int, now: int | None) -> bool:
         """Write and record one limit; whether it was there before, and had been changed."""
         known = self._known().get((ref.path, region))

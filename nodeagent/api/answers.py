@@ -205,6 +205,27 @@ class TierAnswer(Answer):
     why: str
 
 
+class BypassAnswer(Answer):
+    """*seen*: the agent has looked since it began, so nothing that it closes is closed any more."""
+
+    since: str
+    until: str
+    until_boottime_seconds: int
+    uid: int
+    reason: str
+    seen: bool
+
+
+class DrainAnswer(Answer):
+    """*device* is null for the whole node's."""
+
+    device: str | None
+    reason: str | None
+    uid: int
+    since: str
+    until: str | None
+
+
 class NodeAnswer(Answer):
     name: str
     machine: str
@@ -216,6 +237,11 @@ class NodeAnswer(Answer):
     pools: list[PoolAnswer]
     skipped: list[SkippedAnswer]
     tiers: list[TierAnswer]
+    modes: dict[str, str]
+    bypass: BypassAnswer | None
+    bypass_trouble: str | None
+    opened: str | None
+    drains: list[DrainAnswer]
 
 
 class EventAnswer(Answer):

@@ -100,6 +100,12 @@ class Agent(Protocol):
 
     def clear(self, caller: Caller, device: str) -> Device: ...
 
+    def drain_node(
+        self, caller: Caller, *, reason: str | None = None, until_seconds: int | None = None
+    ) -> NodeView: ...
+
+    def undrain_node(self, caller: Caller) -> NodeView: ...
+
     def events(
         self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
     ) -> tuple[Event, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from nodeagent.api.answers import CallerAnswer, EventsAnswer, HealthAnswer, NodeAnswer
 from nodeagent.api.facade import Agent
+from nodeagent.api.fields import Body
 from nodeagent.api.metrics import MEDIA_TYPE as METRICS
+from nodeagent.api.models import DrainBody, EmptyBody
 from nodeagent.api.present import Presenter
 from nodeagent.api.problems import Unhealthy
 from nodeagent.api.query import AFTER, LARGEST_PAGE, LIMIT, WAIT, whole
@@ -41,6 +43,14 @@ class NodeRoutes:
     def caller(self, call: Call) -> Reply:
         return Reply(CallerAnswer(uid=call.caller.uid, administrator=call.caller.administrator))
 
+    def drain(self, call: Call) -> Reply:
+        body = cast(DrainBody, call.body)
+        node = self._agent.drain_node(call.caller, reason=body.reason, until_seconds=body.until_seconds)
+        return Reply(self._presenter.node(node))
+
+    def undrain(self, call: Call) -> Reply:
+        return Reply(self._presenter.node(self._agent.undrain_node(call.caller)))
+
     def events(self, call: Call) -> Reply:
         after, wait, limit = call.query["after"], call.query["wait"], call.query["limit"]
         headers: Mapping[str, str] = {}
@@ -62,7 +72,8 @@ class NodeRoutes:
         node = self._agent.node()
         if not node.ready:
             raise Unhealthy(node.reason or "the agent is not ready yet")
-        return Reply(HealthAnswer(status="ready", reason=None))
+        bypassed = None if node.bypass is None else f"bypassed: {node.bypass.bypass.reason}"
+        return Reply(HealthAnswer(status="ready", reason=bypassed))
 
     def metrics(self, call: Call) -> Reply:
         return Reply(self._metrics())
@@ -91,6 +102,8 @@ class NodeRoutes:
                 {200: Promise("The caller.", CallerAnswer)},
                 web=True,
             ),
+            self._act("drain", self.drain, "Grant nothing more on any device.", DrainBody),
+            self._act("undrain", self.undrain, "End every drain, the devices' too."),
             Route(
                 "GET",
                 "/v1/events",
@@ -124,6 +137,20 @@ class NodeRoutes:
             ),
             self._document("/metrics", "metrics", "Metrics for Prometheus.", self.metrics, METRICS),
             self._document("/openapi.json", "openapi", "This document.", self.openapi, JSON),
+        )
+
+    @staticmethod
+    def _act(verb: str, handle: Callable[[Call], Reply], summary: str, body: type[Body] = EmptyBody) -> Route:
+        return Route(
+            "POST",
+            f"/v1/node/{verb}",
+            f"{verb}Node",
+            summary,
+            handle,
+            {200: Promise("The node.", NodeAnswer)},
+            problems=(503,),
+            body=body,
+            administrators=True,
         )
 
     @staticmethod

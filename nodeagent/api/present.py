@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from nodeagent.api import answers
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device
-from nodeagent.domain.lease import ENDED, HeldSlice, Lease
-from nodeagent.domain.records import EffectRecord, Event
+from nodeagent.domain.drains import NODE
+from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease
+from nodeagent.domain.records import Drain, EffectRecord, Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
-from nodeagent.service.orders import Caller, Free, NodeView
+from nodeagent.service.orders import BypassView, Caller, Free, NodeView
 
 _LARGEST = 2**53 - 1  # a holder may tell anything; more is no number to readers of JSON
 _LAST_TIME = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
@@ -134,6 +135,31 @@ class Presenter:
             ],
             skipped=[answers.SkippedAnswer(kfd_node=s.kfd_node, reason=s.reason) for s in node.skipped],
             tiers=[answers.TierAnswer(name=t.name, present=t.present, why=t.why) for t in node.tiers],
+            modes={kind.value: node.modes.of(kind).value for kind in HolderKind},
+            bypass=None if node.bypass is None else self._bypass(node.bypass),
+            bypass_trouble=node.bypass_trouble,
+            opened=node.opened,
+            drains=[self._drain(drain) for drain in node.drains],
+        )
+
+    def _bypass(self, view: BypassView) -> answers.BypassAnswer:
+        bypass = view.bypass
+        return answers.BypassAnswer(
+            since=timestamp(bypass.at),
+            until=self._at(bypass.until_s * SECOND_NS) or "",
+            until_boottime_seconds=bypass.until_s,
+            uid=bypass.uid,
+            reason=bypass.reason,
+            seen=view.seen,
+        )
+
+    def _drain(self, drain: Drain) -> answers.DrainAnswer:
+        return answers.DrainAnswer(
+            device=None if drain.device == NODE else drain.device,
+            reason=drain.reason,
+            uid=drain.uid,
+            since=timestamp(drain.at),
+            until=None if drain.until_at is None else timestamp(drain.until_at),
         )
 
     def event(self, event: Event, viewer: Viewer) -> answers.EventAnswer:

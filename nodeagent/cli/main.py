@@ -13,22 +13,14 @@ from typing import Any
 import click
 
 from nodeagent import __version__
+from nodeagent.cli.bypass import bypass
 from nodeagent.cli.doctor import doctor
+from nodeagent.cli.drains import drain, undrain
 from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN
 from nodeagent.cli.plugin import docker_plugin
 from nodeagent.cli.simulate import simulate
 from nodeagent.cli.slurm import slurm
 from nodeagent.domain.errors import AgentError, OutsideFault
-
-
-def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """``30m`` as seconds."""
-    from gpulease.sizes import parse_duration
-
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as wrong:
-        raise click.BadParameter(str(wrong)) from None
 
 
 class LeaseNumber(click.IntRange):
@@ -148,38 +140,6 @@ def backup(config_path: Path | None, state_dir: Path | None, target: Path) -> No
 
 @cli.command()
 @SOCKET
-@click.argument("device", required=False)
-@click.option("--all", "every", is_flag=True, help="Every device of the node.")
-@click.option("--reason", help="Why; shown to those who are refused.")
-@click.option(
-    "--until", metavar="DURATION", callback=duration, help="End by itself after this long (30m, 2h, 1d)."
-)
-def drain(
-    socket: Path | None, device: str | None, every: bool, reason: str | None, until: int | None
-) -> None:
-    """Grant nothing new on DEVICE; live leases go on."""
-    from nodeagent.cli.asking import devices_meant, on_device
-
-    body = {"reason": reason, "until_seconds": until}
-    wanted = {name: value for name, value in body.items() if value is not None}
-    for key in devices_meant(socket, device, every):
-        click.echo(f"{key}: {on_device(socket, key, 'drain', wanted)['state']}")
-
-
-@cli.command()
-@SOCKET
-@click.argument("device", required=False)
-@click.option("--all", "every", is_flag=True, help="Every device of the node.")
-def undrain(socket: Path | None, device: str | None, every: bool) -> None:
-    """Grant on DEVICE again."""
-    from nodeagent.cli.asking import devices_meant, on_device
-
-    for key in devices_meant(socket, device, every):
-        click.echo(f"{key}: {on_device(socket, key, 'undrain', {})['state']}")
-
-
-@cli.command()
-@SOCKET
 @click.argument("target", metavar="DEVICE|LEASE")
 @click.option("--force", is_flag=True, help="Free a lease's slices without proof; it is logged who said so.")
 def clear(socket: Path | None, target: str, force: bool) -> None:
@@ -215,7 +175,7 @@ def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
     click.echo(dump(left) if as_json else left_lines(left))
 
 
-for command in (doctor, docker_plugin, slurm, simulate):
+for command in (bypass, docker_plugin, doctor, drain, slurm, simulate, undrain):
     cli.add_command(command)
 
 

@@ -26,3 +26,13 @@ SIMULATE = click.option(
 NODE = click.option("--node", metavar="NAME", help="Slurm's name for the node, if not the host's.")
 
 OK, WARN, FAILED = 0, 1, 2  # exit codes
+
+
+def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """``30m`` as seconds."""
+    from gpulease.sizes import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from None

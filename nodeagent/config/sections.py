@@ -276,6 +276,20 @@ class Metrics(_Section):
     leases: bool = Field(default=False, description="metrics of each lease too, by its number")
 
 
+_Mode = Literal["enforce", "observe"]
+
+
+class Mode(_Section):
+    """Whether leases hold anything: observe works out, tells and counts, and refuses and limits nothing."""
+
+    slurm: _Mode = Field(default="enforce", description="enforce, or only observe, leases of Slurm's jobs")
+    docker: _Mode = Field(default="enforce", description="the same of containers' leases")
+    process: _Mode = Field(
+        default="enforce", description="the same of `gpulease run` and of adopted processes"
+    )
+    client: _Mode = Field(default="enforce", description="the same of `gpulease grant` and other clients")
+
+
 class Config(_Section):
     """Every setting with its default."""
 
@@ -289,6 +303,7 @@ class Config(_Section):
     watch: Watch = Watch()
     closure: Closure = Closure()
     limits: Limits = Limits()
+    mode: Mode = Mode()
     privacy: Privacy = Privacy()
     release: Release = Release()
     slurm: Slurm = Slurm()

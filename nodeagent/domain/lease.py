@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from nodeagent.domain.container import Container
 from nodeagent.domain.cuset import CuSet
-from nodeagent.domain.guarantee import Guarantee
+from nodeagent.domain.guarantee import Compute, Guarantee
 from nodeagent.domain.request import Request, Shape
 
 
@@ -140,3 +140,8 @@ class Lease:
     ended_at: float | None = None
     reason: str | None = None
     wait_until_ns: int | None = None  # queued: the boot time at which it is cancelled
+
+    @property
+    def observed(self) -> bool:
+        """Whether it was granted without anything to hold: see `service.observing`."""
+        return self.environment is not None and self.guarantee.compute is Compute.NONE

@@ -75,14 +75,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """An administrator's word that a device is granted no more."""
+    """An administrator's word that a device, or the whole node (`drains.NODE`), is granted no more."""
 
     device: str
     reason: str | None
     uid: int
     until_ns: int | None  # boot time of *boot_id*; None: until undrained
     boot_id: str
-    at: float  # wall clock, for display only
+    at: float  # wall clock
+    until_at: float | None = None  # wall clock: for a later boot
 
 
 @dataclass(frozen=True, slots=True)

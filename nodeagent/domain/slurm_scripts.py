@@ -14,6 +14,7 @@ _FORMS = {
     "epilog_trouble": ("ignore", "ignore|drain"),
     "run": ("/run/nodeagent/slurm", "/.*"),
     "spool": ("/var/spool/nodeagent/slurm", "/.*"),
+    "bypass": ("/run/nodeagent/bypass/gpulease", "/.*"),
 }
 _PLUGIN = re.compile(r"\s*(?:required|optional)\s+\S*/gpulease\.so(?:\s+(.*))?", re.IGNORECASE)
 

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from nodeagent.domain.clock import SECOND_NS
 from nodeagent.domain.errors import UnknownThing
-from nodeagent.domain.records import FOLDED, EffectRecord, EffectState, Json
+from nodeagent.domain.records import FOLDED, Drain, EffectRecord, EffectState, Json
 from nodeagent.ledger import rows
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.tables import NOT_FREE, drains, effects, events, leases, request_keys, slices
@@ -125,15 +125,22 @@ class Records(Queries):
 
     def drain(self, device: str, *, reason: str | None, uid: int, until_ns: int | None) -> None:
         """Drain *device*; a second drain replaces the first. *until_ns* is boot time of this boot."""
+        wall = self._clock.wall()
         values = {
             "reason": rows.clean(reason),
             "uid": uid,
             "until_ns": until_ns,
+            "until_at": None if until_ns is None else wall + (until_ns - self._clock.boot_ns()) / SECOND_NS,
             "boot_id": self._clock.boot_id,
-            "at": self._clock.wall(),
+            "at": wall,
         }
         statement = upsert(drains).values(device=device, **values)
         self._write(statement.on_conflict_do_update(index_elements=["device"], set_=values))
+
+    def carry_drain(self, drain: Drain) -> None:
+        """Write the end of *drain* anew, as the clocks tell it now."""
+        ends = {"until_ns": drain.until_ns, "until_at": drain.until_at, "boot_id": drain.boot_id}
+        self._write(update(drains).where(drains.c.device == drain.device).values(**ends))
 
     def undrain(self, device: str) -> bool:
         """False: it was not drained."""

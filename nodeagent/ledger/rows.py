@@ -221,4 +221,4 @@ def event_of(row: Row[Any]) -> Event:
 
 
 def drain_of(row: Row[Any]) -> Drain:
-    return Drain(row.device, row.reason, row.uid, row.until_ns, row.boot_id, row.at)
+    return Drain(row.device, row.reason, row.uid, row.until_ns, row.boot_id, row.at, row.until_at)

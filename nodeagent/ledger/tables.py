@@ -286,6 +286,7 @@ drains = Table(
     Column("reason", Text),
     Column("uid", Integer, nullable=False),
     Column("until_ns", Integer),
+    Column("until_at", REAL),
     Column("boot_id", Text, nullable=False),
     Column("at", REAL, nullable=False),
     sqlite_strict=True,

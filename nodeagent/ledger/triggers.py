@@ -71,7 +71,8 @@ BEGIN INSERT OR REPLACE INTO high_water VALUES (1, NEW.id); END""",
     _refuse(
         "leases_active_hold",
         "UPDATE OF state ON leases",
-        f"NEW.state = 'active' AND (NOT EXISTS (SELECT 1 FROM slices WHERE lease = NEW.id) OR {_UNHELD})",
+        "NEW.state = 'active' AND (NOT EXISTS (SELECT 1 FROM slices WHERE lease = NEW.id) AND NOT EXISTS"
+        f" (SELECT 1 FROM effects WHERE lease = NEW.id AND kind = 'observed') OR {_UNHELD})",
         f"{ILLEGAL_MOVE}: an active lease holds every CU of its slices",
     ),
     _refuse(

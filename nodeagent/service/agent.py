@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
-from nodeagent.domain.clock import SECOND_NS, Clock
+from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Inventory
+from nodeagent.domain.drains import NODE
 from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.measures import Measures
-from nodeagent.domain.records import EffectRecord, Event
+from nodeagent.domain.records import Drain, EffectRecord, Event
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
 from nodeagent.service.container_view import ContainerView, ContainerViews
+from nodeagent.service.drains import Drains
 from nodeagent.service.effects import Told
+from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.grant import Granter, Outcome
 from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.measuring import Measuring
@@ -47,6 +50,8 @@ class AgentParts:
     ledger: Ledger
     clock: Clock
     survey: Survey
+    drains: Drains
+    enforcement: Enforcement
     granter: Granter
     attacher: Attacher
     launcher: Launcher
@@ -60,6 +65,7 @@ class AgentParts:
     container_leases: Callable[[str], Collection[int]]
     tiers: Callable[[], tuple[Tier, ...]]
     unready: Callable[[], str | None]
+    observed: Callable[[], Mapping[tuple[str, str], int]]
     slurm: Slurm
 
 
@@ -81,7 +87,7 @@ class Agent:
     def node(self) -> NodeView:
         """The node document; it answers, and says what is wrong, also when the ledger cannot be read."""
         found, identity = self._parts.survey.shown(), self._parts.identity
-        reason = self.unready()
+        reason, enforcement = self.unready(), self._parts.enforcement
         return NodeView(
             name=identity.name,
             machine=identity.machine,
@@ -93,6 +99,11 @@ class Agent:
             pools=found.pools,
             skipped=found.skipped,
             tiers=self._parts.tiers(),
+            modes=enforcement.modes,
+            bypass=enforcement.view(),
+            bypass_trouble=enforcement.trouble,
+            drains=self._drains(),
+            opened=enforcement.opened(),
         )
 
     def inventory(self) -> Inventory:
@@ -180,6 +191,10 @@ class Agent:
             limit=limit,
         )
 
+    def observed(self) -> Mapping[tuple[str, str], int]:
+        """Observed requests since the start, by holder kind, and ``granted`` or why not."""
+        return self._parts.observed()
+
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         return self._parts.attacher.attach(caller, lease_id)
 
@@ -246,21 +261,28 @@ class Agent:
         """Grant nothing new on the device; live leases go on and may renew."""
         must_administer(caller)
         self.device(device)
-        until = self.clock.boot_ns() + until_seconds * SECOND_NS if until_seconds else None
-        with self._parts.ledger.write() as tx:
-            tx.drain(device, reason=reason, uid=caller.uid, until_ns=until)
-            tx.event("drained", uid=caller.uid, device=device, reason=reason)
-        self._parts.changes.announce()
+        self._parts.drains.begin(device, uid=caller.uid, reason=reason, until_seconds=until_seconds)
         return self.device(device)
 
     def undrain(self, caller: Caller, device: str) -> Device:
         must_administer(caller)
         self.device(device)
-        with self._parts.ledger.write() as tx:
-            tx.undrain(device)
-            tx.event("undrained", uid=caller.uid, device=device)
-        self._parts.changes.announce()
+        self._parts.drains.end(device, uid=caller.uid)
         return self.device(device)
+
+    def drain_node(
+        self, caller: Caller, *, reason: str | None = None, until_seconds: int | None = None
+    ) -> NodeView:
+        """Grant nothing new on any device, also one that is yet to come; live leases go on."""
+        must_administer(caller)
+        self._parts.drains.begin(NODE, uid=caller.uid, reason=reason, until_seconds=until_seconds)
+        return self.node()
+
+    def undrain_node(self, caller: Caller) -> NodeView:
+        """End every drain: the node's, and that of each device."""
+        must_administer(caller)
+        self._parts.drains.end_all(uid=caller.uid)
+        return self.node()
 
     def clear(self, caller: Caller, device: str) -> Device:
         """Try the proof of every quarantined slice of the device again, now."""
@@ -284,6 +306,13 @@ class Agent:
             return self._parts.ledger.events(after=after, limit=limit, uid=own, newest=newest) or None
 
         return self._parts.changes.wait_for(look, wait) or ()
+
+    def _drains(self) -> tuple[Drain, ...]:
+        """None where the ledger cannot be read: the reason stands beside them then."""
+        try:
+            return self._parts.ledger.drains()
+        except LedgerUnavailable:
+            return ()
 
     def _read(self, lease_id: int) -> Lease:
         lease = self._parts.ledger.lease(lease_id)

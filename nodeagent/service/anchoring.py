@@ -86,6 +86,21 @@ class Anchors:
         ttl = self.ttl(ttl_seconds or anchor.ttl_seconds)
         return replace(anchor, ttl_seconds=ttl, deadline_ns=self._in(ttl))
 
+    def loose(self, anchor: Anchor) -> Anchor:
+        """*anchor* for a lease that holds nothing, and so has no cgroup, and no container bound to it."""
+        if anchor.container is None and (anchor.kind is not AnchorKind.CGROUP or anchor.cgroup is not None):
+            return anchor
+        kind = AnchorKind.PROCESS if anchor.pid is not None else AnchorKind.TTL
+        ttl = anchor.ttl_seconds if kind is AnchorKind.PROCESS else self.ttl(anchor.ttl_seconds)
+        return replace(
+            anchor,
+            kind=kind,
+            armed=True,
+            ttl_seconds=ttl,
+            deadline_ns=self._in(ttl) if ttl else None,
+            container=None,
+        )
+
     def gave_up(self, lease: Lease) -> str | None:
         """Why a queued lease need not wait any more, or None; its time counts only once it is active."""
         if lease.boot_id != self._clock.boot_id:

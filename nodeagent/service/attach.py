@@ -62,6 +62,8 @@ class Attacher:
         self._quotas.take_call(caller)
         with self._locks.of(lease_id):
             lease = own_active(self._ledger, caller, lease_id)
+            if lease.observed:
+                return lease  # there is nowhere to go, and nothing changes for who asks
             _check_open(lease)
             self._admit(lease, _peer(caller))
         self._keep(lease_id)
@@ -75,6 +77,8 @@ class Attacher:
         """
         with self._locks.of(lease_id):
             lease = _active(self._ledger, lease_id)
+            if lease.observed:
+                return
             _check_open(lease)
             ref = cgroup_in(self._ledger.effects(lease_id))
             if ref is not None and self._tree and _inside(self._tree.cgroup_of(process.pid), ref):

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import KeyReused, LedgerUnavailable
-from nodeagent.domain.lease import Anchor, Holder, Lease, LeaseState, PlacedSlice
+from nodeagent.domain.lease import Anchor, Holder, HolderKind, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.ownership import Asker
+from nodeagent.domain.records import EffectState
 from nodeagent.domain.refusals import Refusal
+from nodeagent.domain.request import Request
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.nesting import Nesting
+from nodeagent.service.observing import Observing
 from nodeagent.service.orders import Caller, Order
 from nodeagent.service.placing import Draft, Placed, Placer
 from nodeagent.service.plan import Planner, adopted_by
@@ -43,6 +46,7 @@ class Booker:
         planner: Planner,
         placer: Placer,
         nesting: Nesting,
+        observing: Observing,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -52,6 +56,7 @@ class Booker:
         self._planner = planner
         self._placer = placer
         self._nesting = nesting
+        self._observing = observing
 
     def book(self, caller: Caller, order: Order) -> Booked | Refusal:
         """Book *order*, once for each request id of the caller's.
@@ -65,9 +70,12 @@ class Booker:
         if again is not None:
             return Booked(again, fresh=False)
         self._quotas.take_token(caller)
-        if order.contained:
+        observed = self._observing.why(order)
+        if order.contained and observed is None:
             self._nesting.check(caller.pid)
         anchor = self._anchors.open(order.anchor, caller)
+        if observed is not None:
+            return self._observe(caller, order, self._anchors.loose(anchor), observed)
         draft = self._placer.draft(
             (order.behalf or caller).uid,
             Asker(order.holder_kind, caller.administrator),
@@ -89,8 +97,55 @@ class Booker:
                 return placed
             return Booked(self._open(tx, caller, order, anchor, draft, placed), fresh=True)
 
+    def _observe(self, caller: Caller, order: Order, anchor: Anchor, why: str) -> Booked | Refusal:
+        """Book a lease that holds nothing, and tell what it would hold beside all others.
+
+        The limits of one user hold all the same: they keep the agent itself from being flooded.
+        """
+        uid = (order.behalf or caller).uid
+        draft = self._observed_draft(uid, order.holder_kind, order.request, caller, anchor)
+        with self._ledger.write() as tx:
+            again = _remembered(tx, caller, order)
+            if again is not None:
+                return Booked(again, fresh=False)
+            over = self._quotas.refusal(caller, tx.counts(self._quotas.charged(caller)))
+            if over is not None:
+                tx.event("refused", uid=uid, reason=over.code)
+                return over
+            lease = self._open_row(tx, caller, order, anchor, LeaseState.PREPARING)
+            self._observing.write(tx, lease, draft.placed, why)
+            return Booked(lease, fresh=True)
+
+    def _observed_draft(
+        self, uid: int, kind: HolderKind, request: Request, caller: Caller | None, anchor: Anchor
+    ) -> Draft:
+        return self._placer.draft(
+            uid,
+            Asker(kind, caller is not None and caller.administrator),
+            self._survey.inventory(foreign=False),  # those are the observed themselves, for the most part
+            self._ledger.held() + self._observing.held(),
+            request,
+            container=anchor.container,
+        )
+
+    def _observe_queued(self, lease: Lease, why: str) -> None:
+        """Let a lease that waits begin with nothing, as one that comes now does."""
+        draft = self._observed_draft(lease.holder.uid, lease.holder.kind, lease.request, None, lease.anchor)
+        with self._ledger.write() as tx:
+            current = tx.lease(lease.id)
+            if current is None or current.state is not LeaseState.QUEUED:
+                return
+            for record in tx.effects(lease.id):
+                tx.mark_effect(record.id, EffectState.UNDONE, {})
+            tx.place(lease.id, ())
+            tx.set_anchor(lease.id, self._anchors.loose(lease.anchor))
+            self._observing.write(tx, lease, draft.placed, why)
+
     def place_queued(self, lease: Lease) -> bool:
         """Give a queued lease its slices, if it fits now."""
+        if why := self._observing.why_lease(lease):
+            self._observe_queued(lease, why)
+            return True
         adopted = adopted_by(self._ledger.effects(lease.id))
         draft = self._placer.draft(
             lease.holder.uid,
@@ -126,21 +181,8 @@ class Booker:
     def _open(
         self, tx: Transaction, caller: Caller, order: Order, anchor: Anchor, draft: Draft, placed: Placed
     ) -> Lease:
-        whose = order.behalf or caller
-        wait_until_ns = None if placed else self._clock.boot_ns() + order.wait_seconds * SECOND_NS
-        lease_id = tx.open_lease(
-            state=LeaseState.PREPARING if placed else LeaseState.QUEUED,
-            holder=Holder(order.holder_kind, order.holder_id, whose.uid),
-            gid=whose.gid,
-            charged_uid=self._quotas.charged(caller),
-            asker_uid=caller.uid,
-            anchor=anchor,
-            request=order.request,
-            request_id=order.request_id,
-            digest=order.digest,
-            placed=placed,
-            wait_until_ns=wait_until_ns,
-        )
+        state = LeaseState.PREPARING if placed else LeaseState.QUEUED
+        lease_id = self._open_row(tx, caller, order, anchor, state, placed).id
         for effect in self._planner.home(
             lease_id,
             caller,
@@ -154,10 +196,32 @@ class Booker:
             self._grant(tx, lease_id, draft, placed)
         else:
             tx.event("queued", uid=draft.uid, lease=lease_id)
-        lease = tx.lease(lease_id)
-        if lease is None:
-            raise LedgerUnavailable(f"lease {lease_id} vanished inside its own transaction")
-        return lease
+        return _read(tx, lease_id)
+
+    def _open_row(
+        self,
+        tx: Transaction,
+        caller: Caller,
+        order: Order,
+        anchor: Anchor,
+        state: LeaseState,
+        placed: Placed = (),
+    ) -> Lease:
+        whose, waits = order.behalf or caller, state is LeaseState.QUEUED
+        lease_id = tx.open_lease(
+            state=state,
+            holder=Holder(order.holder_kind, order.holder_id, whose.uid),
+            gid=whose.gid,
+            charged_uid=self._quotas.charged(caller),
+            asker_uid=caller.uid,
+            anchor=anchor,
+            request=order.request,
+            request_id=order.request_id,
+            digest=order.digest,
+            placed=placed,
+            wait_until_ns=self._clock.boot_ns() + order.wait_seconds * SECOND_NS if waits else None,
+        )
+        return _read(tx, lease_id)
 
     def _grant(self, tx: Transaction, lease_id: int, draft: Draft, placed: Sequence[PlacedSlice]) -> None:
         """Journal what is to be set for the slices, and say for each device who was granted on it."""
@@ -168,6 +232,13 @@ class Booker:
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
         for one in placed:
             tx.event("granted", uid=draft.uid, lease=lease_id, device=one.device)
+
+
+def _read(tx: Transaction, lease_id: int) -> Lease:
+    lease = tx.lease(lease_id)
+    if lease is None:
+        raise LedgerUnavailable(f"lease {lease_id} vanished inside its own transaction")
+    return lease
 
 
 def _remembered(ledger: Queries, caller: Caller, order: Order) -> Lease | None:

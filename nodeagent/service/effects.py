@@ -145,10 +145,14 @@ class Journal:
         self._pause = pause
 
     def apply(self, lease_id: int) -> tuple[Done, ...]:
-        """Apply and verify every effect in order; the first fault ends the walk and is raised."""
+        """Apply and verify every effect in order; the first fault ends the walk and is raised.
+
+        Not one that is undone: it was planned for a queued lease, which is only observed by now.
+        """
         done: list[Done] = []
         for record in self._ledger.effects(lease_id):
-            done.append(self._apply_one(record, done))
+            if record.state is not EffectState.UNDONE:
+                done.append(self._apply_one(record, done))
         return tuple(done)
 
     def undo(self, lease_id: int, seconds: float) -> Undoing:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from nodeagent.adapters.acl import READ_WRITE, Acl, DeviceNode, decode, encode
+from nodeagent.adapters.acl import READ_WRITE, Acl, DeviceNode
 from nodeagent.adapters.bounded import Bounded
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.fdinfo import DRM_MAJOR
+from nodeagent.adapters.gate_record import GateRecord
 from nodeagent.adapters.openers import users_of
 from nodeagent.adapters.processes import pidfd_open, send_signal, uids_of
 from nodeagent.adapters.sysfs import SysTree, Unread
@@ -35,7 +34,6 @@ from nodeagent.service.survey import Survey
 log = structlog.get_logger()
 
 GATE = "gate"
-RECORD = "gate.json"
 # Accounts of services (login.defs): somebody may have sent them the descriptor, and the node needs them.
 FIRST_USER = 1000
 LOOK_SECONDS = 5.0  # a user can make who reads its process's mappings wait (Linux before 6.17)
@@ -55,7 +53,7 @@ class Gate:
     """Computes each node's ACL from the ledger, compares, and writes: again and again is harmless.
 
     *tree* is the node's file tree; the device nodes are below its root in ``dev``. What was there before
-    is kept in *state*, to be put back by `restore`.
+    is kept in *state*: see `GateRecord`.
     """
 
     def __init__(
@@ -68,15 +66,17 @@ class Gate:
         state: Path,
         policy: GatePolicy,
         display: Callable[[str], str | None] = lambda pci: None,
+        opened: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
         self._survey = survey
         self._cgroups = cgroups
         self._tree = tree
-        self._record = state / RECORD
+        self._record = GateRecord(state, clock.boot_id)
         self._policy = policy
         self._display = display
+        self._opened = opened  # why the nodes are to be open now
         self._lock = threading.Lock()
         self._bounded = Bounded[tuple[int, ...]](LOOK_SECONDS)
 
@@ -84,6 +84,8 @@ class Gate:
         """Why no lease can be held by it, or None."""
         if not self._policy.enabled:
             return "turned off by devices.gate"
+        if opened := self._opened():
+            return opened
         try:
             self.kfd().read()
         except OutsideFault as fault:
@@ -93,8 +95,8 @@ class Gate:
     def look(self) -> None:
         """Put every node into the state that the ledger calls for; off, put back what was there before."""
         with self._lock:
-            if not self._policy.enabled:
-                self._restore()
+            if not self._policy.enabled or self._opened() is not None:
+                self._record.restore()
                 return
             inventory, holders = self._survey.found(), self._holders()
             everyone = frozenset(uid for uids in holders.values() for uid in uids)
@@ -130,7 +132,7 @@ class Gate:
     def _settle(self, node: DeviceNode, holders: frozenset[int], *, keep: bool) -> None:
         """*keep*: the node drives a display, so users that logind let in stay: all that the gate did not."""
         current = node.read()
-        mine = self._remembered(node, current)
+        mine = self._record.remembered(node, current)
         seats = {uid: allowed for uid, allowed in current.users.items() if keep and uid not in mine}
         uids = {*holders, *self._policy.exempt} - {0}
         users = {**seats, **dict.fromkeys(uids, READ_WRITE)}
@@ -140,7 +142,8 @@ class Gate:
         anybody = bool(current.other or current.group or current.groups)
         if anybody or current.users.keys() - users.keys():
             self._leftovers(node, None if anybody else frozenset(current.users), frozenset(users))
-        self._keep(node, mine | (uids - seats.keys()))  # before the act: a crash between leaves none behind
+        # Before the act, so that a crash in between leaves none behind.
+        self._record.keep(node, mine | (uids - seats.keys()))
         node.write(wanted)
 
     def _leftovers(self, node: DeviceNode, before: frozenset[int] | None, allowed: frozenset[int]) -> None:
@@ -177,50 +180,6 @@ class Gate:
                     send_signal(pidfd, signal.SIGKILL)
             finally:
                 os.close(pidfd)
-
-    # -- what was there before ----------------------------------------------------------------------
-
-    def _remembered(self, node: DeviceNode, current: Acl) -> frozenset[int]:
-        """The uids that the gate let in; what the node was before it is first closed goes to disk before."""
-        kept = self._kept()
-        if str(node.path) not in kept:
-            was = {"acl": encode(current).hex(), "major": node.major, "minor": node.minor, "mine": []}
-            self._write(kept | {str(node.path): was})
-            return frozenset()
-        return frozenset(kept[str(node.path)]["mine"])
-
-    def _keep(self, node: DeviceNode, mine: frozenset[int]) -> None:
-        kept = self._kept()
-        if mine != frozenset(kept[str(node.path)]["mine"]):
-            self._write(kept | {str(node.path): {**kept[str(node.path)], "mine": sorted(mine)}})
-
-    def _write(self, nodes: Mapping[str, Any]) -> None:
-        new = self._record.with_suffix(".new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump({"boot_id": self._clock.boot_id, "nodes": nodes}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._record)
-
-    def _kept(self) -> dict[str, dict[str, Any]]:
-        """Of this boot only: device nodes are made anew at each."""
-        try:
-            told = json.loads(self._record.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except ValueError as fault:
-            raise OutsideFault(self._record, f"cannot be read: {fault}") from fault
-        nodes: dict[str, dict[str, Any]] = told["nodes"]
-        return nodes if told["boot_id"] == self._clock.boot_id else {}
-
-    def _restore(self) -> None:
-        if not self._record.exists():
-            return
-        for path, kept in self._kept().items():
-            node = DeviceNode(Path(path), int(kept["major"]), int(kept["minor"]))
-            if node.path.exists():  # the device may have gone with its node
-                node.write(decode(bytes.fromhex(str(kept["acl"]))))
-        self._record.unlink()
 
 
 class GateMeans:

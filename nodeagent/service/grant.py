@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
 
 from nodeagent.domain.environment import environment, guarantee_of
 from nodeagent.domain.errors import LedgerUnavailable, OutsideFault
+from nodeagent.domain.guarantee import Guarantee
 from nodeagent.domain.lease import AnchorKind, Lease, LeaseState
 from nodeagent.domain.refusals import Refusal
 from nodeagent.ledger.ledger import Ledger
@@ -17,7 +18,7 @@ from nodeagent.service.anchoring import Anchors
 from nodeagent.service.booking import Booker
 from nodeagent.service.cgroup_effects import CGROUP
 from nodeagent.service.changes import Changes
-from nodeagent.service.effects import Journal, evidence_of, record
+from nodeagent.service.effects import Done, Journal, evidence_of, record
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.means import environment_of, holds_of
 from nodeagent.service.orders import Caller, Granted, Order, Queued
@@ -114,6 +115,8 @@ class Granter:
         done = self._journal.apply(lease.id)
         inventory = self._survey.inventory()
         placed = [held.placed for held in lease.slices]
+        if not placed:
+            return self._activate_observed(lease, done)
         guarantee = guarantee_of(placed, inventory).with_holds(holds_of(done))
         if short := self._planner.shortfall(lease.request, guarantee):
             raise OutsideFault("this node", f"holds the lease weaker than demanded: {', '.join(short)}")
@@ -133,6 +136,19 @@ class Granter:
             active = tx.lease(lease.id) or lease
         self._keep(lease.id)
         return active
+
+    def _activate_observed(self, lease: Lease, done: Sequence[Done]) -> Lease:
+        """A lease that holds nothing: its holder gets its id, and nothing that masks or limits."""
+        with self._ledger.write() as tx:
+            record(tx, done)
+            tx.activate(
+                lease.id,
+                guarantee=Guarantee(),
+                environment={"GPULEASE_ID": str(lease.id)},
+                cgroup=None,
+                anchor=self._anchors.started(lease.anchor),
+            )
+            return tx.lease(lease.id) or lease
 
     def _followed(self, lease_id: int) -> Lease:
         """What the first of two same requests gave, once that is known."""

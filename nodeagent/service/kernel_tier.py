@@ -19,6 +19,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import DMEM, ref_of
 from nodeagent.service.closure import Closing
 from nodeagent.service.job_effects import in_job, keeps_job
+from nodeagent.service.lifting import lift_all
 from nodeagent.service.survey import Survey
 
 log = structlog.get_logger()
@@ -41,6 +42,8 @@ class KernelTier:
         *,
         enabled: bool = True,
         leave_out: Callable[[str], str | None] = lambda pci: None,
+        opened: Callable[[], str | None] = lambda: None,
+        lifted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._dmem = dmem
         self._closing = closing
@@ -49,6 +52,9 @@ class KernelTier:
         self._survey = survey
         self._enabled = enabled
         self._leave_out = leave_out
+        self._opened = opened  # why nothing outside leases is to be closed now
+        self._lifted = lifted  # whether the leases' own limits are to be off, too
+        self._were_lifted = False
         self._generation: int | None = None
         self._tried: dict[str, str | None] = {}  # why limits of a region have no effect; None: they have
         self._tried_at: dict[str, float] = {}  # by region, in monotonic seconds
@@ -58,6 +64,8 @@ class KernelTier:
         """Why limits of *regions* do not hold against everybody on this node; None: they do."""
         if not self._enabled:
             return "turned off by closure.enabled"
+        if opened := self._opened():
+            return opened
         for region in regions:
             why = self._tried.get(region, f"{region}: not tried yet") or self._closing.why_open(region)
             if why is not None:
@@ -74,21 +82,28 @@ class KernelTier:
 
     def nested(self) -> None:
         """A lease began in a job or a service: let it through to what it holds, and all else not."""
-        if self._enabled:
+        if self._enabled and self._opened() is None:
             self._closing.again()
 
     def look(self) -> None:
         """Try what is new, close, and put back what somebody took away."""
-        if not self._enabled:
-            if not self._ended:
-                self._closing.end()
-                self._ended = True
+        opened = not self._enabled or self._opened() is not None
+        if opened and not self._ended:
+            self._closing.end()
+        self._ended = opened
+        if not self._enabled or self._dmem.unavailable() is not None:
             return
-        if self._dmem.unavailable() is not None:
+        if self._lifted():
+            self._were_lifted = True
+            live = [lease.id for lease in self._ledger.live()]
+            journals = self._ledger.journals(live, (DMEM,)).values()
+            lift_all(self._dmem, [record for journal in journals for record in journal])
             return
         self._try(self._survey.found())
-        self._closing.look([region for region, why in self._tried.items() if why is None])
+        if not opened:
+            self._closing.look([region for region, why in self._tried.items() if why is None])
         self._restore()
+        self._were_lifted = False
 
     def _try(self, inventory: Inventory) -> None:
         """Test regions that were not since the topology changed, or failed long ago, in a part of a look."""
@@ -153,7 +168,6 @@ class KernelTier:
         except FileNotFoundError:
             return  # its occupants went with it: the anchor's to see
         if lost:
+            why = "enforced again" if self._were_lifted else "somebody changed it"
             with self._ledger.write(release=True) as tx:
-                tx.event(
-                    "limit_restored", uid=None, lease=record.lease, reason="somebody changed it", data=lost
-                )
+                tx.event("limit_restored", uid=None, lease=record.lease, reason=why, data=lost)

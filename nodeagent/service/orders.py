@@ -8,6 +8,8 @@ from nodeagent.domain.container import Container
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Pool, Skipped
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease
+from nodeagent.domain.mode import Bypass, Modes
+from nodeagent.domain.records import Drain
 from nodeagent.domain.request import Request
 
 ANONYMOUS = 2**32 - 1  # the uid that the kernel gives nobody: of callers of the read-only listener
@@ -120,6 +122,14 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
+class BypassView:
+    """The bypass that is on. *seen*: the agent has looked since it began."""
+
+    bypass: Bypass
+    seen: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """The node as a whole."""
 
@@ -133,3 +143,8 @@ class NodeView:
     pools: tuple[Pool, ...]
     skipped: tuple[Skipped, ...]
     tiers: tuple[Tier, ...]
+    modes: Modes = Modes()
+    bypass: BypassView | None = None
+    bypass_trouble: str | None = None  # why what is on record is no bypass
+    drains: tuple[Drain, ...] = ()
+    opened: str | None = None  # why nothing is closed outside leases, though the site would

@@ -34,7 +34,7 @@ class Overuse:
         dmem: DmemController | None,
         sampler: Sampler,
         *,
-        kill: bool,
+        kill: Callable[[], bool],
         tolerance_percent: float,
         known: Callable[[frozenset[int]], None] = lambda leases: None,
     ) -> None:
@@ -54,14 +54,15 @@ class Overuse:
         over = {
             lease.id: found
             for lease in look.active
-            if (found := self._over(lease, look.by_owner.get(lease.id, {}), look.whose, look.inventory))
+            if not lease.observed
+            and (found := self._over(lease, look.by_owner.get(lease.id, {}), look.whose, look.inventory))
         }
         for lease in look.active:
             if lease.id in over and lease.id in self._last:
                 if lease.id not in self._told:
                     self._tell(lease, over[lease.id])
                     self._told.add(lease.id)
-                if self._kill:
+                if self._kill():
                     self._end(lease, look)
         self._last = frozenset(over)
         self._known(self._last)

@@ -138,6 +138,8 @@ class Prolog:
         lease = self._leases.follow(lease_id, max(0.0, until - time.monotonic()))
         if lease is None or _ended(lease):
             raise OutsideFault(f"lease {lease_id}", (lease and lease.reason) or "is gone")
+        if lease.observed:
+            return Verdict(Word.NONE)
         if lease.state is LeaseState.ACTIVE:
             return Verdict(Word.GRANTED, f"lease {lease_id}", _hook(lease))
         return Verdict(Word.WAIT, self._leases.in_the_way(_devices(request), lease_id))

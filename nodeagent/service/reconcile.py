@@ -18,13 +18,13 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import DeviceState, Inventory
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import Lease, LeaseState
-from nodeagent.domain.records import Drain
 from nodeagent.domain.request import Priority
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import REMEMBERED_NS
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.changes import Changes
 from nodeagent.service.differences import Differences
+from nodeagent.service.drains import Drains
 from nodeagent.service.grant import Granter
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
@@ -68,6 +68,7 @@ class Reconciler:
         beat: Callable[[], None] = lambda: None,
         looks: Mapping[str, Callable[[], None]] = {},
         listeners: Mapping[str, Listener] = {},
+        spared: Callable[[], bool] = lambda: False,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -77,8 +78,10 @@ class Reconciler:
         self._releaser = releaser
         self._changes = changes
         self._differences = differences
+        self._draining = Drains(ledger, clock, changes)
         self._periods = periods
         self._beat = beat
+        self._spared = spared  # whether no lease is to be ended by itself now
         self._looks = dict(looks)  # what the means want done at each look, by name
         self._wake = threading.Event()
         self._stop = False
@@ -180,20 +183,7 @@ class Reconciler:
             self._survey.rescan()  # what is known of its devices is as old as the lease
 
     def _drains(self) -> None:
-        over = [(drain.device, why) for drain in self._ledger.drains() if (why := self._drain_over(drain))]
-        if over:
-            with self._ledger.write(release=True) as tx:
-                for device, why in over:
-                    tx.undrain(device)
-                    tx.event("undrained", uid=None, device=device, reason=why)
-            self._changes.announce()
-
-    def _drain_over(self, drain: Drain) -> str | None:
-        if drain.until_ns is None:
-            return None
-        if drain.boot_id != self._clock.boot_id:
-            return "the node was rebooted, and with it ended the clock that its time counts by"
-        return "its time is up" if self._clock.boot_ns() >= drain.until_ns else None
+        self._draining.look()
 
     def _leases(self) -> None:
         live = self._ledger.live()
@@ -211,9 +201,9 @@ class Reconciler:
             return
         if lease.state is LeaseState.QUEUED:
             self._queued(lease)
-        elif self._anchors.dead(lease):
+        elif not self._spared() and self._anchors.dead(lease):
             self._releaser.reap(lease.id, self._anchors.dead)
-        elif lost:
+        elif lost and not self._spared():
             self._releaser.end(lease.id, uid=None, reason=lost, kind="lost")
         elif lease.state is LeaseState.PREPARING and not self._differences.strangers():
             self._granter.prepare(lease.id)

@@ -14,6 +14,7 @@ from nodeagent.domain.container import Container, Engine, Life, Seen, life_of
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.service.effects import Evidence, Pending
 from nodeagent.service.engines import Engines, Source
+from nodeagent.service.spared import SPARED
 
 MARGIN_SECONDS = 2.0  # for the engine's own kill to take
 ASK_SECONDS = 0.2  # between two questions to an engine
@@ -36,12 +37,14 @@ class Stopping:
         seconds: float,
         *,
         stops: bool,
+        spared: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engines = engines
         self._mounts = mounts
         self._seconds = seconds
         self._stops = stops  # by docker.on_ended
+        self._spared = spared  # whether nobody is to be ended now
         self._now = now
         self._asked: dict[str, _Asked] = {}  # by container
         self._strays: dict[int, _Asked] = {}  # by lease
@@ -89,6 +92,8 @@ class Stopping:
             if life_of(seen, restarts=True) is not Life.ALIVE:
                 self._asked.pop(container, None)
                 return None
+            if self._spared():
+                return Pending(f"container {container[:12]}: {SPARED}", patient=True, alive=True)
             said = self._press(source, container, asked, now)
         except OutsideFault as fault:
             return None if in_cgroup else Pending(f"{engine} does not answer: {fault}", alive=True)

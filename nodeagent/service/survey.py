@@ -10,6 +10,7 @@ import structlog
 
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, DeviceState, Inventory
+from nodeagent.domain.drains import NODE
 from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.lease import HeldSlice
 from nodeagent.domain.records import Drain, Registered
@@ -114,14 +115,14 @@ class Survey:
         with self._lock:
             return self._found or NOTHING
 
-    def inventory(self) -> Inventory:
-        """The last scan with owners, less what foreign users hold, with administrators' drains on top.
+    def inventory(self, *, foreign: bool = True) -> Inventory:
+        """The last scan with owners, less what *foreign* users hold, with administrators' drains on top.
 
         Raises what `found` does.
         """
-        found, foreign = self._owned(self.found()), self._foreign()
-        if foreign:
-            found = less_foreign(found, foreign, self._ledger.held())
+        found, others = self._owned(self.found()), self._foreign() if foreign else {}
+        if others:
+            found = less_foreign(found, others, self._ledger.held())
         return drained(found, self._ledger.drains())
 
 
@@ -147,6 +148,8 @@ def _epoch(device: Device, last: Registered | None) -> int:
 def drained(inventory: Inventory, drains: tuple[Drain, ...]) -> Inventory:
     """*inventory* with every drained device marked so; a sick device stays sick."""
     reasons = {drain.device: drain.reason for drain in drains}
+    if NODE in reasons:
+        reasons = {device.key: reasons[NODE] for device in inventory.devices} | reasons
     return replace(
         inventory,
         devices=tuple(

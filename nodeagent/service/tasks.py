@@ -21,6 +21,7 @@ from nodeagent.service.orders import Caller
 from nodeagent.service.rights import owns_nothing
 
 NONE = ("none",)
+OBSERVED = ("export GPULEASE_MODE=observe",)  # no variable that the scripts set: the task starts as it is
 # Slurm's TaskProlog takes what stands behind the first "=" for the value, to the end of the line.
 _VALUE = re.compile(r"[A-Za-z0-9,.:;/_-]*", re.ASCII)
 _INDEXES = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
@@ -92,6 +93,8 @@ class Tasks:
             return NONE
         if lease.id in confined:
             raise NotAllowed(f"lease {lease.id} holds {confined[lease.id]}, and this task is not in there")
+        if lease.observed:
+            return OBSERVED
         self._bring(caller, lease)
         return self._told(lease, told)
 

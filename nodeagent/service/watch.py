@@ -56,6 +56,7 @@ class Watch:
         further: Sequence[Note] = (),
         stop: Callable[[int], str | None] | None = None,
         over: Callable[[frozenset[int]], None] = lambda leases: None,
+        spared: Callable[[], bool] = lambda: False,  # whether nobody is to be ended now
     ) -> None:
         self._sampler = Sampler(ledger, clock, survey, tree, sources)
         self._notes: tuple[Note, ...] = (
@@ -66,7 +67,7 @@ class Watch:
                 changes,
                 dmem,
                 self._sampler,
-                kill=policy.kill,
+                kill=lambda: policy.kill and not spared(),
                 tolerance_percent=policy.tolerance_percent,
                 known=over,
             ),

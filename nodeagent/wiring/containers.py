@@ -42,6 +42,7 @@ class Dock:
     root: Path
     grace_seconds: float = 5.0
     stops: bool = True  # the containers of leases that are over
+    spared: Callable[[], bool] = lambda: False  # whether none is to be stopped now
 
     def door(self) -> ContainerDoor:
         return ContainerDoor(self.files.unavailable)
@@ -54,7 +55,7 @@ class Dock:
         return ContainerEffect(self.files, self.tickets, self.engines, self.root, self.stopping(), bound)
 
     def stopping(self) -> Stopping:
-        return Stopping(self.engines, self.mounts, self.grace_seconds, stops=self.stops)
+        return Stopping(self.engines, self.mounts, self.grace_seconds, stops=self.stops, spared=self.spared)
 
     def views(self, ledger: Ledger) -> ContainerViews:
         seconds = max(_LEAST_STOP, math.ceil(self.grace_seconds) + _STOP_MARGIN)
@@ -71,7 +72,14 @@ class Dock:
 
 
 def build_dock(
-    config: settings.Config, clock: Clock, tree: CgroupTree | None, stem: str, root: Path, *, systemd: bool
+    config: settings.Config,
+    clock: Clock,
+    tree: CgroupTree | None,
+    stem: str,
+    root: Path,
+    *,
+    systemd: bool,
+    spared: Callable[[], bool],
 ) -> Dock:
     """Where they are turned off, no lease is a container's; it may be a CDI device all the same."""
     docker = config.docker
@@ -87,4 +95,5 @@ def build_dock(
         root,
         config.release.interrupt_seconds + config.release.grace_seconds,
         docker.on_ended == "stop",
+        spared,
     )

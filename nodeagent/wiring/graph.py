@@ -41,7 +41,9 @@ from nodeagent.service.bearers import Bearers
 from nodeagent.service.container_view import ContainerViews
 from nodeagent.service.containers import Containers
 from nodeagent.service.differences import Differences
+from nodeagent.service.drains import Drains
 from nodeagent.service.dumps import Dumps
+from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.foreign import Foreign
 from nodeagent.service.measuring import Measuring
 from nodeagent.service.ownership import Ownership
@@ -56,6 +58,7 @@ from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.wiring.callers import identifier
 from nodeagent.wiring.container_looks import build_container_looks
 from nodeagent.wiring.containers import Dock, build_dock
+from nodeagent.wiring.enforcement import build_enforcement, foreign_stop
 from nodeagent.wiring.jobs import Jobs, build_jobs
 from nodeagent.wiring.leases import Base, Leases, build_leases
 from nodeagent.wiring.life import Life
@@ -87,13 +90,17 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
     systemd = find_systemd(tree.mount) if tree else None
     hook, conf, foreign = HookFiles(name), slurm_conf(config, node), Foreign()
     baselines = Baselines(BootFile(config.state.directory / BASELINES, clock, Baseline.of))
-    dock = build_dock(config, clock, tree, name, node.root, systemd=systemd is not None)
-    base = _base(config, node, clock, tree, conf, baselines, foreign, dock)
+    ledger = Ledger(config.state.directory / LEDGER, clock)
+    enforcement = build_enforcement(config, clock, ledger, name)
+    dock = build_dock(
+        config, clock, tree, name, node.root, systemd=systemd is not None, spared=enforcement.bypassed
+    )
+    base = _base(config, node, ledger, clock, tree, conf, baselines, foreign, dock, enforcement)
     sidecars = Sidecars(SidecarFiles(name), base.ledger, clock, tree)
     in_use = partial(gpu_in_use, kfd_proc_root=node.kfd_processes)
     banks, cdi = BankFiles(name, node.tree), CdiFiles(name, config.cdi.directory)
     ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle, dock)
-    tiers = build_tiers(config, ground, base.ledger, base.survey)
+    tiers = build_tiers(config, ground, ledger, base.survey, enforcement)
     measuring = build_measuring(node, base, baselines)
     leases = build_leases(
         base,
@@ -161,6 +168,8 @@ def build_agent(
             ledger=base.ledger,
             clock=base.clock,
             survey=base.survey,
+            drains=Drains(base.ledger, base.clock, base.changes),
+            enforcement=base.enforcement,
             granter=leases.granter,
             attacher=leases.attacher,
             launcher=leases.launcher,
@@ -174,6 +183,7 @@ def build_agent(
             container_leases=containers.named,
             tiers=leases.planner.tiers,
             unready=jobs.readiness.why_not,
+            observed=leases.observing.counts,
             slurm=jobs.slurm,
         )
     )
@@ -202,6 +212,7 @@ def build_reconciler(
         base.tree,
         periods,
         looks={**tiers.looks, **jobs.looks, "containers": containers.look},
+        spared=base.enforcement.bypassed,
         listeners={**({"uevents": uevents} if uevents else {}), **jobs.listeners},
     )
 
@@ -223,14 +234,15 @@ def build_uevents(config: settings.Config, node: Node, base: Base, leases: Lease
 def _base(
     config: settings.Config,
     node: Node,
+    ledger: Ledger,
     clock: SystemClock,
     tree: CgroupTree | None,
     conf: SlurmConf,
     baselines: Baselines,
     foreign: Foreign,
     dock: Dock,
+    enforcement: Enforcement,
 ) -> Base:
-    ledger = Ledger(config.state.directory / LEDGER, clock)
     scanner = Scanner(
         node.tree,
         reserve_percent=config.devices.reserve_percent,
@@ -247,6 +259,7 @@ def _base(
         Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, owned),
         Anchors(_anchor_limits(config), clock, tree, bearers),
         Quotas(_quota_limits(config), clock, Subuids().owner),
+        enforcement,
     )
 
 
@@ -277,8 +290,9 @@ def _watch(
         foreign,
         _watch_policy(config),
         [measuring, upkeep, idle_use],
-        dock.foreign(base.ledger).stop if config.docker.on_foreign == "stop" else None,
+        foreign_stop(config, dock, base.ledger, base.enforcement),
         measuring.note_over,
+        base.enforcement.bypassed,
     )
 
 

@@ -81,7 +81,7 @@ def build_jobs(
         partial(_constrained, conf),
         partial(_numbered, conf, base.survey),
     )
-    slurm = Slurm(SlurmParts(prolog, epilog, tasks, readiness))
+    slurm = Slurm(SlurmParts(prolog, epilog, tasks, readiness, leases.observing))
     if base.tree is None:
         return Jobs(slurm, readiness, {"spool": spool.look})
     events = JobEvents(Inotify(), base.tree, cgroups)

@@ -13,11 +13,13 @@ from nodeagent.service.attach import Attacher
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
 from nodeagent.service.effects import Journal
+from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.grant import Granter
 from nodeagent.service.launch import Launcher
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.measuring import Measuring
 from nodeagent.service.nesting import Nesting
+from nodeagent.service.observing import Observing
 from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import Quotas
@@ -36,6 +38,7 @@ class Base:
     survey: Survey
     anchors: Anchors
     quotas: Quotas
+    enforcement: Enforcement
     changes: Changes = field(default_factory=Changes)
     locks: LeaseLocks = field(default_factory=LeaseLocks)
 
@@ -50,6 +53,7 @@ class Leases:
     attacher: Attacher
     launcher: Launcher
     releaser: Releaser
+    observing: Observing
 
 
 def build_leases(
@@ -70,7 +74,8 @@ def build_leases(
     journal = Journal(ledger, tiers.effects)
     placer = Placer(planner, shared_cu_percent)
     nesting = Nesting(ledger, base.clock, tree)
-    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting)
+    observing = Observing(ledger, base.enforcement)
+    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting, observing)
     releaser = Releaser(
         ledger,
         journal,
@@ -89,4 +94,5 @@ def build_leases(
         Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, keep),
         Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered, keep),
         releaser,
+        observing,
     )

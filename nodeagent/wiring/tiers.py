@@ -41,6 +41,7 @@ from nodeagent.service.cgroup_effects import (
 from nodeagent.service.closure import Closing
 from nodeagent.service.contained import CONTAINER
 from nodeagent.service.effects import Effect
+from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.grace import Grace, GracePeriods
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
@@ -50,11 +51,13 @@ from nodeagent.service.kernel import KernelMeans
 from nodeagent.service.kernel_tier import KernelTier
 from nodeagent.service.means import Door, Means
 from nodeagent.service.memory_banks import BANKS, BanksEffect, BanksMeans
+from nodeagent.service.observing import OBSERVED, ObservedEffect
 from nodeagent.service.obstacles import Obstacles
 from nodeagent.service.private_ipc import PRIVATE_IPC, PrivateIpcEffect, PrivateIpcMeans
 from nodeagent.service.proof import KFD, VRAM, Idle, KfdEffect, KfdMeans, VramEffect, VramMeans
 from nodeagent.service.sampling import Sampler
 from nodeagent.service.shared_memory import IPC, SharedMemory
+from nodeagent.service.spared import Spared
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
 from nodeagent.service.survey import Survey
 from nodeagent.wiring.containers import Dock
@@ -96,7 +99,9 @@ class Tiers:
         return {HOOK: self.effects[HOOK]}
 
 
-def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey: Survey) -> Tiers:
+def build_tiers(
+    config: settings.Config, ground: Ground, ledger: Ledger, survey: Survey, enforcement: Enforcement
+) -> Tiers:
     """The tiers of the node, strongest first in what they offer, and what proves that a slice is back."""
     node, tree, hook = ground.node, ground.tree, ground.hook
     dmem = DmemController(tree) if tree else None
@@ -105,7 +110,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         kfd_processes=node.kfd_processes,
         dri=node.root / "dev/dri",
     )
-    kernel = _kernel_tier(config, ground, dmem, ledger, survey)
+    kernel = _kernel_tier(config, ground, dmem, ledger, survey, enforcement)
     gate = Gate(
         ledger,
         ground.clock,
@@ -115,6 +120,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         config.state.directory,
         _gate_policy(config),
         partial(lit_connector, node.tree),
+        enforcement.opened,
     )
     grace = GracePeriods(_grace(config.release), lost=ledger.lost)
     effects = _effects(ground, ledger, dmem, kernel, grace)
@@ -133,6 +139,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
         PRIVATE_IPC: PrivateIpcEffect(supervisor),
         GATE: GateEffect(gate, survey),
         BANKS: BanksEffect(ground.banks),
+        OBSERVED: ObservedEffect(),
     }
     if ground.dock is not None:
         effects |= {
@@ -143,7 +150,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     shared_memory = None
     if tree is not None:
         shared_memory = _shared_memory(ground, tree, ledger)
-        occupants = Counted(effects[OCCUPANTS], shared_memory.census)
+        occupants = Spared(Counted(effects[OCCUPANTS], shared_memory.census), tree, enforcement.bypassed)
         effects |= {IPC: IpcEffect(ledger, shared_memory), OCCUPANTS: occupants}
     # Undone from the last to the first: who died, then who might still enter, then the memory.
     means: tuple[Means, ...] = (
@@ -162,7 +169,7 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
     doors: tuple[Door, ...] = ()
     if ground.dock is not None:
         doors = (ground.dock.door(), CdiDoor(ground.cdi if config.cdi.enabled else None))
-    looks = {"gate": gate.look}
+    looks = {"bypass": enforcement.look, "gate": gate.look}  # told of before it is acted on
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
     looks |= {"census": shared_memory.census.look} if shared_memory else {}
@@ -170,7 +177,12 @@ def build_tiers(config: settings.Config, ground: Ground, ledger: Ledger, survey:
 
 
 def _kernel_tier(
-    config: settings.Config, ground: Ground, dmem: DmemController | None, ledger: Ledger, survey: Survey
+    config: settings.Config,
+    ground: Ground,
+    dmem: DmemController | None,
+    ledger: Ledger,
+    survey: Survey,
+    enforcement: Enforcement,
 ) -> KernelTier | None:
     tree = ground.tree
     if tree is None or dmem is None:
@@ -190,6 +202,8 @@ def _kernel_tier(
         survey,
         enabled=config.closure.enabled,
         leave_out=leave_out,
+        opened=enforcement.opened,
+        lifted=enforcement.bypassed,
     )
 
 

@@ -256,6 +256,15 @@ class FakeAgent:
     def clear(self, caller: Caller, key: str) -> Device:
         return self._device(key)
 
+    def drain_node(
+        self, caller: Caller, *, reason: str | None = None, until_seconds: int | None = None
+    ) -> NodeView:
+        self.calls.append(("drain_node", reason, until_seconds))
+        return self.node()
+
+    def undrain_node(self, caller: Caller) -> NodeView:
+        return self.node()
+
     def events(
         self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
     ) -> tuple[Event, ...]:

@@ -16,6 +16,7 @@ from service_world import SCRIPTED, PlannerWithMore, ScriptedEffect, TurnedClock
 
 from nodeagent.adapters import machine
 from nodeagent.adapters.bank_files import BankFiles
+from nodeagent.adapters.bypass_file import BypassFile
 from nodeagent.adapters.cdi_files import CdiFiles
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.container_files import ContainerFiles
@@ -40,6 +41,7 @@ from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.baselines import Baselines
 from nodeagent.service.bearers import Bearers
 from nodeagent.service.differences import Differences
+from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.engines import Engines
 from nodeagent.service.engines import Source as EngineSource
 from nodeagent.service.orders import AnchorOrder, Caller, Granted, Order, Queued
@@ -51,6 +53,7 @@ from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source
 from nodeagent.wiring.container_looks import build_container_looks
 from nodeagent.wiring.containers import Dock
+from nodeagent.wiring.enforcement import modes_of
 from nodeagent.wiring.graph import build_agent, build_reconciler, build_uevents
 from nodeagent.wiring.jobs import build_jobs
 from nodeagent.wiring.leases import Base, build_leases
@@ -103,6 +106,8 @@ class House:
         node = Node(machine.SimulatedTree(root, machine.find(name)), root, name)
         self.ledger = Ledger(state / LEDGER, clock)
         self.baselines = Baselines(BootFile(state / BASELINES, clock, Baseline.of))
+        self.bypass = BypassFile(STEM, root=state / "bypass", owner=os.geteuid())
+        self.enforcement = Enforcement(clock, self.ledger, modes_of(settings), self.bypass.read)
         scanner = Scanner(
             node.tree,
             reserve_percent=1,
@@ -120,18 +125,19 @@ class House:
             LeaseMounts(notes / STEM),
             root,
             grace_seconds=0,
+            spared=self.enforcement.bypassed,
         )
         bearers = Bearers(self.ledger, self.dock.engines) if settings.docker.enabled else None
         self.anchors = Anchors(AnchorLimits(), clock, tree, bearers)
         self.quotas = Quotas(limits, clock, owner_of)
-        base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas)
+        base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas, self.enforcement)
         self.changes, self.locks = base.changes, base.locks
         self.hook = hook or HookFiles(STEM, root=state / "hook", library=state / "none.so")
         self.banks = BankFiles(STEM, node.tree, root=state / "run" / "banks")
         self.cdi = CdiFiles(STEM, state / "cdi")
         idle, files = self.baselines.idle, (self.hook, self.banks, self.cdi)
         ground = Ground(node, clock, tree, None, *files, self.in_use, idle, self.dock)
-        tiers = build_tiers(settings, ground, self.ledger, self.survey)
+        tiers = build_tiers(settings, ground, self.ledger, self.survey, self.enforcement)
         scripted = {SCRIPTED: effect} if effect else {}
         self.tiers = replace(tiers, effects={**tiers.effects, **scripted})
         planned = PlannerWithMore if effect else Planner

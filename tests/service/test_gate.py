@@ -13,10 +13,10 @@ import pytest
 from service_builders import GIB, House, until, user
 
 from nodeagent.adapters.acl import Acl, DeviceNode
+from nodeagent.adapters.gate_record import RECORD
 from nodeagent.config import Devices
 from nodeagent.domain.guarantee import Visibility
 from nodeagent.domain.lease import Lease, LeaseState
-from nodeagent.service.gate import RECORD
 
 ANN, BEN = 61_001, 61_002
 MINOR = os.getpid() & 0xFFFFF  # of this run alone: who has it open is looked for on the whole machine

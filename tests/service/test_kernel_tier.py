@@ -49,6 +49,9 @@ class Dmem:
     def cap(self, ref: CgroupRef, region: str, limit_bytes: int | None) -> None:
         self.held.setdefault(ref.path, {})[region] = limit_bytes
 
+    def lift(self, ref: CgroupRef, region: str) -> None:
+        self.held.setdefault(ref.path, {})[region] = None
+
     def limits(self, ref: CgroupRef) -> Mapping[str, int | None]:
         return self.held.get(ref.path, {})
 
@@ -110,6 +113,8 @@ class World:
         self.dmem = Dmem(tuple(pool.region for pool in inventory.pools))
         self.outside, self.selftest = Outside(), SelfTest()
         self.left_out: str | None = None
+        self.opened: str | None = None
+        self.lifted = False
         closing = Closing(self.outside, tree, house.ledger, house.survey)
         self.tier = KernelTier(
             self.dmem,
@@ -119,6 +124,8 @@ class World:
             house.survey,
             enabled=enabled,
             leave_out=lambda pci: self.left_out,
+            opened=lambda: self.opened,
+            lifted=lambda: self.lifted,
         )
         self.means = KernelMeans(self.dmem, self.tier)
 

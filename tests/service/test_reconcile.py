@@ -157,15 +157,22 @@ def test_drains_end_at_their_time(house: House, clock: TurnedClock) -> None:
     assert house.agent.device(endless).state is DeviceState.DRAINING
 
 
-def test_a_timed_drain_ends_with_its_boot(build, clock: TurnedClock) -> None:
-    """Its end was told by a clock that began anew; one without an end stays."""
+def test_a_drain_outlives_a_reboot(build, clock: TurnedClock) -> None:
+    """A timed one until its end on the wall clock, however long the node was down; an endless one stays."""
     house = build()
     timed, endless = (device.key for device in house.agent.inventory().devices)
     house.agent.drain(admin(), timed, until_seconds=100)
     house.agent.drain(admin(), endless)
     house.die()
     clock.reboot()
+    clock.now += 60  # it was down for so long
     house = build()
+    assert house.agent.device(timed).state is DeviceState.DRAINING
+    clock.turn(39)
+    house.look()
+    assert house.agent.device(timed).state is DeviceState.DRAINING
+    clock.turn(2)
+    house.look()
     assert house.agent.device(timed).state is DeviceState.HEALTHY
     assert house.agent.device(endless).state is DeviceState.DRAINING
 

@@ -70,6 +70,7 @@ def watch_of(house: House, policy: WatchPolicy = REPORT, **changes: Any) -> tupl
         policy,
         changes.get("further", ()),
         over=changes.get("over", lambda leases: None),
+        spared=changes.get("spared", lambda: False),
     )
     return watch, foreign
 

@@ -86,6 +86,7 @@ class Site:
             "socket": self.socket,
             "run": self.path(),
             "spool": self.top / "spool",
+            "bypass": self.top / "run" / "bypass" / "gpulease",
             "deadline": 60,
             "epilog_wait": 60,
         }

@@ -1,0 +1,55 @@
+"""`nodeagent drain` and `undrain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nodeagent.cli.options import SOCKET, duration
+
+
+@click.command()
+@SOCKET
+@click.argument("device", required=False)
+@click.option("--all", "every", is_flag=True, help="The node: every device, also one that appears later.")
+@click.option("--reason", help="Why; shown to those who are refused.")
+@click.option(
+    "--until", metavar="DURATION", callback=duration, help="End by itself after this long (30m, 2h, 1d)."
+)
+def drain(
+    socket: Path | None, device: str | None, every: bool, reason: str | None, until: int | None
+) -> None:
+    """Grant nothing new on DEVICE; live leases go on. It outlives a reboot."""
+    body = {"reason": reason, "until_seconds": until}
+    _each(socket, device, every, "drain", {name: value for name, value in body.items() if value is not None})
+
+
+@click.command()
+@SOCKET
+@click.argument("device", required=False)
+@click.option("--all", "every", is_flag=True, help="The node's drain, and that of every device.")
+def undrain(socket: Path | None, device: str | None, every: bool) -> None:
+    """Grant on DEVICE again."""
+    _each(socket, device, every, "undrain", {})
+
+
+def _each(
+    socket: Path | None, device: str | None, every: bool, verb: str, body: dict[str, str | int | None]
+) -> None:
+    from gpulease.errors import UsageError
+    from gpulease.screen import safe
+    from nodeagent.cli.asking import ask, devices_meant, on_device
+
+    if every == bool(device):
+        raise UsageError("name one device, or say --all")
+    if every:
+        ask(socket, "POST", f"/v1/node/{verb}", body)
+    answers = (
+        ask(socket, "GET", "/v1/devices")["devices"]
+        if every
+        else [on_device(socket, key, verb, body) for key in devices_meant(socket, device, every)]
+    )
+    for one in answers:
+        why = f": {one['reason']}" if one["reason"] else ""
+        click.echo(safe(f"{one['device']}: {one['state']}{why}"))
