@@ -1,7 +1,8 @@
 """What a lease's container needs on the host: a note that is mounted into it, and its ticket for the plugin.
 
 All of it is root's alone: bind mounts do not mind the directories above them. It goes with the lease, and
-then no engine starts a container that was made for it: what is to be mounted is missing.
+then no engine starts a container that was made for it: what is to be mounted is missing. A *guest*, a
+container in a lease that was not taken for it, has files of its own below the lease's.
 """
 
 from __future__ import annotations
@@ -40,49 +41,51 @@ class ContainerFiles:
         """Why no lease can have a container here, or None."""
         return None if os.geteuid() == 0 else "needs root: engines mount only what nobody else can change"
 
-    def note(self, lease: int) -> Path:
-        """What is mounted into every container of *lease*."""
-        return self._notes / f"{lease:d}" / _NOTE
+    def note(self, lease: int, guest: int | None = None) -> Path:
+        """What is mounted into every container of *lease*, or into that *guest* of it."""
+        below = self._notes / f"{lease:d}"
+        return (below if guest is None else below / f"{guest:d}") / _NOTE
 
-    def prepare(self, lease: int) -> Path:
+    def prepare(self, lease: int, guest: int | None = None) -> Path:
         """Write the note of a lease; again is harmless. Returns its path."""
-        note = self.note(lease)
+        note = self.note(lease, guest)
         with faults_of(note):
             self._make_private(self._notes)
-            note.parent.mkdir(mode=0o700, exist_ok=True)
+            for directory in (self._notes / f"{lease:d}", note.parent):
+                directory.mkdir(mode=0o700, exist_ok=True)
             replace(note, f"lease={lease:d}\ninstance={self._stem}\n".encode(), 0o444)
         return note
 
-    def verify(self, lease: int) -> None:
+    def verify(self, lease: int, guest: int | None = None) -> None:
         """Raise OutsideFault where the note is missing, or others could write it."""
-        note = self.note(lease)
+        note = self.note(lease, guest)
         with faults_of(note):
             status = note.lstat()
         if status.st_uid != 0 or status.st_mode != stat.S_IFREG | 0o444:
             raise OutsideFault(note, "is not root's alone to write")
 
-    def admit(self, lease: int, digest: str, content: Mapping[str, Any]) -> None:
+    def admit(self, lease: int, digest: str, content: Mapping[str, Any], guest: int | None = None) -> None:
         """Write the ticket of SHA-256 *digest* for the plugin. One that was spent stays so: see `USED`."""
         path = self._tickets / digest
         with faults_of(path):
             self._make_private(self._tickets)
             # The name first, so that the ticket is found again whatever happens.
-            replace(self.note(lease).with_name(_TICKET), digest.encode(), 0o400)
+            replace(self.note(lease, guest).with_name(_TICKET), digest.encode(), 0o400)
             replace(path, json.dumps(content).encode(), 0o600)
 
-    def bind(self, lease: int, container: str) -> None:
+    def bind(self, lease: int, container: str, guest: int | None = None) -> None:
         """Say for the plugin which *container* it is that the ticket was spent on; again is harmless."""
-        directory = self.note(lease).parent
+        directory = self.note(lease, guest).parent
         with faults_of(directory):
             digest = _read(directory / _TICKET)
             if _DIGEST.fullmatch(digest):
                 content = json.dumps({"container": container}).encode()
                 replace(self._tickets / f"{digest}{BOUND}", content, 0o600)
 
-    def bound(self, lease: int) -> str | None:
+    def bound(self, lease: int, guest: int | None = None) -> str | None:
         """The container that the ticket was spent on, as the plugin or `bind` says; None: nobody said."""
         with faults_of(self._tickets):
-            digest = _read(self.note(lease).with_name(_TICKET))
+            digest = _read(self.note(lease, guest).with_name(_TICKET))
             said = _read(self._tickets / f"{digest}{BOUND}") if _DIGEST.fullmatch(digest) else ""
         try:
             match json.loads(said or "{}"):
@@ -101,8 +104,21 @@ class ContainerFiles:
         return frozenset()
 
     def remove(self, lease: int) -> None:
-        """Take away what there is, its ticket first; gone already is success."""
+        """Take away what there is, each ticket first; gone already is success."""
         directory = self.note(lease).parent
+        with faults_of(directory), contextlib.suppress(FileNotFoundError):
+            for guest in leases_of(entry.name for entry in directory.iterdir()):
+                self._remove(self.note(lease, guest).parent)
+        self._remove(directory)
+
+    def remove_guest(self, lease: int, guest: int) -> None:
+        """The same of one guest alone."""
+        directory = self.note(lease, guest).parent
+        self._remove(directory)
+        with contextlib.suppress(OSError):
+            directory.parent.rmdir()  # unless another one is in there
+
+    def _remove(self, directory: Path) -> None:
         with faults_of(directory), contextlib.suppress(FileNotFoundError):
             digest = _read(directory / _TICKET)
             if _DIGEST.fullmatch(digest):

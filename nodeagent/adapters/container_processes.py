@@ -19,6 +19,7 @@ from nodeagent.domain.container import NOTE
 
 # docker-<id>.scope, libpod-<id>.scope, cri-containerd-<id>.scope, or the bare id.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)", re.ASCII | re.MULTILINE)
+Place = tuple[int, int | None]  # a lease, and the guest in it where the container is one
 _DELETED = "//deleted"  # what the kernel appends to the root of a mount whose file has no name any more
 
 
@@ -38,7 +39,7 @@ class _Mount:
 
 
 class LeaseMounts:
-    """The notes below *notes*, ``<lease>/lease``, among the mounts of processes."""
+    """The notes below *notes*, ``<lease>/lease`` or a guest's ``<lease>/<guest>/lease``, among mounts."""
 
     def __init__(self, notes: Path, *, proc: Path = PROC) -> None:
         self._notes = notes
@@ -47,22 +48,27 @@ class LeaseMounts:
     def of(self, pid: int) -> int | None:
         """The lease whose note is mounted where *pid* lives."""
         note = self._note()
-        return None if note is None else self._lease(pid, note)
+        place = None if note is None else self._place(pid, note)
+        return None if place is None else place[0]
 
     def processes(self) -> Mapping[int, int]:
-        """The lease of each process that has one, by pid. Each mount namespace is read once."""
+        """The lease of each process that has one, by pid."""
+        return {pid: lease for pid, (lease, _) in self.places().items()}
+
+    def places(self) -> Mapping[int, Place]:
+        """The lease of each process that has one, and the guest in it. Each mount namespace is read once."""
         note = self._note()
-        found: dict[int, int] = {}
-        namespaces: dict[str, int | None] = {}
+        found: dict[int, Place] = {}
+        namespaces: dict[str, Place | None] = {}
         for pid in every_pid(self._proc) if note is not None else ():
             namespace = _namespace(self._proc / str(pid) / "ns" / "mnt")
             if namespace is None or note is None:
                 continue
             if namespace not in namespaces:
-                namespaces[namespace] = self._lease(pid, note)
-            lease = namespaces[namespace]
-            if lease is not None:
-                found[pid] = lease
+                namespaces[namespace] = self._place(pid, note)
+            place = namespaces[namespace]
+            if place is not None:
+                found[pid] = place
         return found
 
     def _note(self) -> tuple[str, re.Pattern[str]] | None:
@@ -77,14 +83,16 @@ class LeaseMounts:
         mount = max(within, key=lambda one: len(one.point.rstrip("/")))
         inner = os.path.relpath(self._notes, mount.point)
         path = re.escape(f"{mount.root.rstrip('/')}/{inner}")
-        return mount.device, re.compile(rf"{path}/([1-9][0-9]{{0,17}})/lease", re.ASCII)
+        return mount.device, re.compile(
+            rf"{path}/([1-9][0-9]{{0,17}})(?:/([1-9][0-9]{{0,17}}))?/lease", re.ASCII
+        )
 
-    def _lease(self, pid: int, note: tuple[str, re.Pattern[str]]) -> int | None:
+    def _place(self, pid: int, note: tuple[str, re.Pattern[str]]) -> Place | None:
         device, pattern = note
         for mount in _mounts(self._proc / str(pid) / "mountinfo"):
             match = pattern.fullmatch(mount.root.removesuffix(_DELETED))
             if match and mount.device == device and mount.point == NOTE:
-                return int(match[1])
+                return int(match[1]), int(match[2]) if match[2] else None
         return None
 
 

@@ -98,6 +98,10 @@ class HookFiles:
         """The ``ld.so.preload`` of a container's lease."""
         return self.limits_path(lease_id).with_name("ld.so.preload")
 
+    def guests_limits_path(self, lease_id: int) -> Path:
+        """The limits as containers read them that run in the lease beside its other programs."""
+        return self.limits_path(lease_id).with_name("limits.guests")
+
     def prepare(
         self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool, contained: bool = False
     ) -> Path:
@@ -119,6 +123,16 @@ class HookFiles:
             if contained:
                 replace(self.preload_path(lease_id), f"{container.LIBRARY}\n".encode(), _LIMITS_MODE)
         return path
+
+    def let_guests_in(self, lease_id: int, devices: Sequence[HookDevice]) -> None:
+        """Make what containers mount that count together with the lease's other programs; again is harmless.
+
+        They are strict: one whose uid cannot write the lease's usage file gets nothing. Raises OutsideFault.
+        """
+        path = self.guests_limits_path(lease_id)
+        with _named(path):
+            replace(path, limits_bytes(lease_id, devices, container.USAGE, strict=True), _LIMITS_MODE)
+            replace(self.preload_path(lease_id), f"{container.LIBRARY}\n".encode(), _LIMITS_MODE)
 
     def verify(
         self, lease_id: int, uid: int, devices: Sequence[HookDevice], *, strict: bool, contained: bool = False
@@ -180,7 +194,7 @@ class HookFiles:
         usage = (*self._space.files(name), *self._space.files(fresh(name)))
         with _named(path):
             preload = self.preload_path(lease_id)
-            for made in (path, preload):
+            for made in (path, preload, self.guests_limits_path(lease_id)):
                 made.unlink(missing_ok=True)
                 made.with_name(fresh(made.name)).unlink(missing_ok=True)
             for gone in usage:

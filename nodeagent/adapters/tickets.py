@@ -28,10 +28,13 @@ class Tickets:
         self._path = path
         self._key: bytes | None = None
 
-    def of(self, lease: int) -> str:
-        """The ticket of *lease*, always the same. Raises OutsideFault where the key cannot be kept."""
-        told = hmac.digest(self._kept(), f"ticket {lease:d}".encode(), hashlib.sha256)
-        return told.hex()[:_DIGITS]
+    def of(self, lease: int, guest: int | None = None) -> str:
+        """The ticket of *lease*, or of a *guest* in it, always the same.
+
+        Raises OutsideFault where the key cannot be kept.
+        """
+        whose = f"ticket {lease:d}" if guest is None else f"ticket {lease:d} guest {guest:d}"
+        return hmac.digest(self._kept(), whose.encode(), hashlib.sha256).hex()[:_DIGITS]
 
     def digest(self, lease: int) -> str:
         return digest(self.of(lease))

@@ -103,6 +103,15 @@ class LeaseAnswer(Answer):
     reason: str | None
 
 
+class GuestAnswer(Answer):
+    """A container that was let into a lease; *guarantee* is the container's."""
+
+    lease: int
+    id: int
+    guarantee: GuaranteeAnswer
+    container: ContainerAnswer
+
+
 class LaunchAnswer(Answer):
     pid: int
 
@@ -282,6 +291,7 @@ class ProblemAnswer(Answer):
     code: str
     detail: str
     field: str | None = None
+    lease: int | None = None  # that the caller is in
     blockers: list[int] | None = None
     devices: list[DeviceRefusalAnswer] | None = None
     earliest_at: str | None = None

@@ -18,6 +18,7 @@ from nodeagent.api.dashboard import PAGE, dashboard_routes
 from nodeagent.api.devices import DeviceRoutes
 from nodeagent.api.facade import Agent
 from nodeagent.api.fields import Body
+from nodeagent.api.guests import GuestRoutes
 from nodeagent.api.incoming import LARGEST_BODY
 from nodeagent.api.leases import LeaseRoutes
 from nodeagent.api.metrics import AgentCollector, RefusalCounter, exposition
@@ -98,6 +99,7 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     ).routes()
     found += DeviceRoutes(agent, presenter).routes()
     found += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
+    found += GuestRoutes(agent, presenter, refusals).routes()
     found += SlurmRoutes(agent, settings.waiting).routes()
     found += dashboard_routes()
     return tuple(found)

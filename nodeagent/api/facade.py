@@ -13,6 +13,7 @@ from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.slurm import Verdict
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
+from nodeagent.service.hosting import GuestOrder, Hosted
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 from nodeagent.service.shared_memory import Left
@@ -79,6 +80,12 @@ class Agent(Protocol):
 
     def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
         """The pid of the command that was started in a lease that takes no other."""
+
+    def host(self, caller: Caller, lease_id: int, order: GuestOrder) -> Hosted | Refusal:
+        """A container that is let into the lease that the caller runs in."""
+
+    def give_back_guest(self, caller: Caller, lease_id: int, number: int) -> None:
+        """End what `host` let in, and no more than that."""
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease: ...
 

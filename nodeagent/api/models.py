@@ -173,6 +173,14 @@ class LeaseOrderBody(Body):
     wait_seconds: Annotated[int, Field(ge=0, le=LONGEST_TTL), INTEGRAL] = 0
 
 
+class GuestBody(Body):
+    """``POST /v1/leases/{id}/containers``: what the caller starts in the lease that it runs in."""
+
+    anchor: ContainerAnchor
+    require: RequireBody = RequireBody()
+    request_id: Given[Text] = None
+
+
 class RenewBody(Body):
     """``POST /v1/leases/{id}/renew``; without a field the lease's own ttl starts again."""
 

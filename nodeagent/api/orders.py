@@ -8,6 +8,7 @@ import json
 from nodeagent.api.models import (
     CgroupAnchor,
     ContainerAnchor,
+    GuestBody,
     LeaseOrderBody,
     ProcessAnchor,
     RequireBody,
@@ -17,6 +18,7 @@ from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.guarantee import Compute, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind
 from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
+from nodeagent.service.hosting import GuestOrder
 from nodeagent.service.orders import AnchorOrder, Caller, Order
 
 # How long the caller would wait is no part of what it asks for: a retry has less time left.
@@ -36,6 +38,11 @@ def order_of(body: LeaseOrderBody, caller: Caller) -> Order:
         digest=digest(body),
         wait_seconds=body.wait_seconds,
     )
+
+
+def guest_order_of(body: GuestBody) -> GuestOrder:
+    """The same of a container that is to be in a lease which is there."""
+    return GuestOrder(_container(body.anchor), _requirement(body.require), body.request_id)
 
 
 def digest(body: LeaseOrderBody) -> str:

@@ -9,11 +9,13 @@ from nodeagent.api import answers
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device
 from nodeagent.domain.drains import NODE
+from nodeagent.domain.guarantee import Guarantee
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease
 from nodeagent.domain.records import Drain, EffectRecord, Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
+from nodeagent.service.hosting import Hosted
 from nodeagent.service.orders import BypassView, Caller, Free, NodeView
 
 _LARGEST = 2**53 - 1  # a holder may tell anything; more is no number to readers of JSON
@@ -189,6 +191,15 @@ class Presenter:
             next=refusal.next_act,
         )
 
+    def guest(self, hosted: Hosted) -> answers.GuestAnswer:
+        """A container in a lease, for who let it in."""
+        return answers.GuestAnswer(
+            lease=hosted.lease,
+            id=hosted.number,
+            guarantee=_guarantee(hosted.guarantee),
+            container=_container(hosted.view),
+        )
+
     def _full(
         self, lease: Lease, told: Told | None = None, container: ContainerView | None = None
     ) -> answers.LeaseAnswer:
@@ -205,12 +216,7 @@ class Presenter:
                 cgroup=lease.anchor.cgroup,
             ),
             slices=[_slice(held, _told_bytes(told, at)) for at, held in enumerate(lease.slices)],
-            guarantee=answers.GuaranteeAnswer(
-                memory=lease.guarantee.memory,
-                compute=lease.guarantee.compute,
-                visibility=lease.guarantee.visibility,
-                ipc=lease.guarantee.ipc,
-            ),
+            guarantee=_guarantee(lease.guarantee),
             denied=None if told is None else min(told.denied, _LARGEST),
             environment=None if lease.environment is None else dict(lease.environment),
             cgroup=lease.cgroup,
@@ -271,6 +277,15 @@ def _wide(number: int) -> str | None:
 
 def _told_bytes(told: Told | None, at: int) -> int | None:
     return min(told.vram_bytes[at], _LARGEST) if told is not None and at < len(told.vram_bytes) else None
+
+
+def _guarantee(guarantee: Guarantee) -> answers.GuaranteeAnswer:
+    return answers.GuaranteeAnswer(
+        memory=guarantee.memory,
+        compute=guarantee.compute,
+        visibility=guarantee.visibility,
+        ipc=guarantee.ipc,
+    )
 
 
 def _container(view: ContainerView) -> answers.ContainerAnswer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from flask import Flask, Response
@@ -74,6 +75,7 @@ KINDS: dict[type[Exception], Kind] = {
     Unauthenticated: Kind("Unauthenticated", 401, "The caller did not show the token"),
     WrongHost: Kind("WrongHost", 421, "This is not the host that the request names"),
     WrongMethod: METHOD_NOT_ALLOWED,
+    errors.InLease: Kind("InLease", 403, "The caller is in a lease, where it may have what it asks for"),
     errors.NotAllowed: Kind("NotAllowed", 403, "The caller may not do this"),
     errors.UnknownThing: Kind("UnknownThing", 404, "There is no such thing"),
     errors.StaleLease: Kind("StaleLease", 410, "The lease has ended"),
@@ -84,7 +86,8 @@ KINDS: dict[type[Exception], Kind] = {
     Unhealthy: Kind("NodeUnhealthy", 503, "The node grants nothing now", 5),
 }
 INTERNAL = Kind("InternalError", 500, "The agent failed; its log says why")
-_BY_STATUS = {kind.status: kind for kind in KINDS.values() if kind.code != "KeyReused"}
+_SPECIAL = ("KeyReused", "InLease")
+_BY_STATUS = {kind.status: kind for kind in KINDS.values() if kind.code not in _SPECIAL}
 
 
 def printable(text: str) -> str:
@@ -92,7 +95,8 @@ def printable(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode().encode("unicode_escape").decode()[:64]
 
 
-def problem(kind: Kind, detail: str, *, field: str | None = None) -> Response:
+def problem(kind: Kind, detail: str, **more: Any) -> Response:
+    """*more*: further members, left out where they are None."""
     body = ProblemAnswer(
         type=f"urn:nodeagent:problem:{kind.code}",
         title=kind.title,
@@ -100,7 +104,8 @@ def problem(kind: Kind, detail: str, *, field: str | None = None) -> Response:
         code=kind.code,
         detail=detail,
     )
-    return respond(body if field is None else body.model_copy(update={"field": field}), kind.retry_after)
+    said = {name: value for name, value in more.items() if value is not None}
+    return respond(body.model_copy(update=said), kind.retry_after)
 
 
 def respond(body: ProblemAnswer, retry_after: int | None = None) -> Response:
@@ -123,7 +128,9 @@ def _fault(error: Exception) -> Response:
     kind = next(kind for fault, kind in KINDS.items() if isinstance(error, fault))
     if isinstance(error, errors.InvalidField):
         return problem(kind, error.why, field=error.field)
-    response = problem(kind, str(error), field=getattr(error, "field", None))
+    response = problem(
+        kind, str(error), field=getattr(error, "field", None), lease=getattr(error, "lease", None)
+    )
     if isinstance(error, Unauthenticated):
         response.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, WrongMethod):

@@ -88,6 +88,7 @@ WAIT = whole("wait", 0, LONGEST_WAIT, "Seconds to wait for a change before the a
 AFTER = whole("after", 0, LARGEST_INTEGER, "The cursor: only what has a larger id.", 0)
 LIMIT = whole("limit", 1, LARGEST_PAGE, "The most entries of one answer.", 100)
 LEASE_ID = whole("id", 1, LARGEST_INTEGER, "The lease.")
+GUEST_ID = whole("guest", 1, LARGEST_INTEGER, "The container, by the id that the lease has for it.")
 
 
 def read_query(request: Request, parameters: tuple[Parameter, ...]) -> dict[str, Any]:

@@ -125,13 +125,14 @@ def inside(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     return {**environment, _VISIBLE: ",".join(str(order.index(int(one))) for one in visible)}
 
 
-def cgroup_parent(engine: Engine, driver: str, version: str, path: str) -> str | None:
+def cgroup_parent(engine: Engine, driver: str, version: str, path: str, *, slices: bool = True) -> str | None:
     """What ``--cgroup-parent`` must say for a container to lie in the cgroup *path*; None: it cannot.
 
     Of an engine's ``CgroupDriver`` and ``CgroupVersion``. systemd's driver wants a slice's name, and finds by
-    its dashes where that lies. Where the engine uses version 1 its cgroups are elsewhere.
+    its dashes where that lies: so *slices* must lead there alone, which they do not in a job's scope. Where
+    the engine uses version 1 its cgroups are elsewhere.
     """
-    if version != "2":
+    if version != "2" or (driver == "systemd" and not slices):
         return None
     if driver == "systemd":
         return path.rpartition("/")[2]

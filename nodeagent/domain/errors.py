@@ -5,6 +5,7 @@
     AgentError
     ├── InvalidField        a request or setting that can never be right; names the field
     ├── NotAllowed          the caller may not do this
+    │   └── InLease         it is in a lease already, and may be its guest
     ├── UnknownThing        there is no such lease, device or effect
     ├── StaleLease          the lease ended; its id fences the caller out
     ├── KeyReused           a request id came again with another body
@@ -33,6 +34,14 @@ class InvalidField(AgentError):
 
 class NotAllowed(AgentError):
     """The caller is known and may not do this."""
+
+
+class InLease(NotAllowed):
+    """The caller is in *lease*, its own: what it asks for it may have there alone."""
+
+    def __init__(self, lease: int, why: str) -> None:
+        super().__init__(why)
+        self.lease = lease
 
 
 class UnknownThing(AgentError):

@@ -73,6 +73,12 @@ class Records(Queries):
         if not self._write(_MARK, of=effect_id, **values).rowcount:
             raise UnknownThing(f"there is no effect {effect_id}")
 
+    def forget_effect(self, effect_id: int) -> None:
+        """Take an undone entry out of its lease's journal: one of which that may have had very many."""
+        undone = (effects.c.id == effect_id, effects.c.state == EffectState.UNDONE)
+        if not self._write(delete(effects).where(*undone)).rowcount:
+            raise UnknownThing(f"there is no undone effect {effect_id}")
+
     def event(
         self,
         kind: str,

@@ -13,6 +13,7 @@ from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import Drain, EffectRecord, Event
+from nodeagent.domain.refusals import Refusal
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
@@ -21,6 +22,7 @@ from nodeagent.service.drains import Drains
 from nodeagent.service.effects import Told
 from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.grant import Granter, Outcome
+from nodeagent.service.hosting import GuestOrder, Hosted, Hosting
 from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.measuring import Measuring
 from nodeagent.service.naming import Names
@@ -63,6 +65,7 @@ class AgentParts:
     left: Callable[[Lease], Left] | None
     views: ContainerViews
     container_leases: Callable[[str], Collection[int]]
+    hosting: Hosting
     tiers: Callable[[], tuple[Tier, ...]]
     unready: Callable[[], str | None]
     observed: Callable[[], Mapping[tuple[str, str], int]]
@@ -201,6 +204,14 @@ class Agent:
     def launch(self, caller: Caller, lease_id: int, order: LaunchOrder) -> int:
         """Start the one command of a lease that takes no other; its pid."""
         return self._parts.launcher.launch(caller, lease_id, order)
+
+    def host(self, caller: Caller, lease_id: int, order: GuestOrder) -> Hosted | Refusal:
+        """Let a container into the lease that the caller runs in."""
+        return self._parts.hosting.host(caller, lease_id, order)
+
+    def give_back_guest(self, caller: Caller, lease_id: int, number: int) -> None:
+        """End what `host` let in, and no more than that."""
+        self._parts.hosting.give_back(caller, lease_id, number)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
         return self._parts.attacher.renew(caller, lease_id, ttl_seconds)

@@ -21,9 +21,7 @@ class Bearers:
 
     def of(self, lease: int, sight: Sight) -> Sequence[Seen]:
         """The containers with the ticket of *lease*, the first one first: others copied it from there."""
-        said = self._digest(lease)
-        bearing = [one for one in sight.containers.values() if _digest_of(one) == said]
-        return sorted(bearing, key=lambda one: (one.created, one.id)) if said else ()
+        return bearing(self._digest(lease), sight)
 
     def none(self, lease: Lease) -> bool:
         """Whether no container has the lease's ticket now, by its engine's word; asks for that.
@@ -31,15 +29,25 @@ class Bearers:
         True also of an engine that cannot be asked by anybody; False of one that does not answer.
         """
         held = lease.anchor.container
-        if held is None or held.engine is Engine.NERDCTL:
+        return held is None or self.none_shows(self._digest(lease.id), held.engine)
+
+    def none_shows(self, said: str | None, engine: Engine) -> bool:
+        """The same of the ticket of that digest."""
+        if engine is Engine.NERDCTL:
             return True
-        sight = self.engines.look_again(held.engine)
-        return sight is not None and not self.of(lease.id, sight)
+        sight = self.engines.look_again(engine)
+        return sight is not None and not bearing(said, sight)
 
     def _digest(self, lease: int) -> str | None:
         entries = self._ledger.journals([lease], (CONTAINER,)).get(lease, ())
         said = [(one.evidence or {}).get("ticket") for one in entries]
         return next((one for one in said if isinstance(one, str)), None)
+
+
+def bearing(said: str | None, sight: Sight) -> Sequence[Seen]:
+    """The containers with the ticket of the digest *said*, the first one first; none where there is none."""
+    found = [one for one in sight.containers.values() if _digest_of(one) == said]
+    return sorted(found, key=lambda one: (one.created, one.id)) if said else ()
 
 
 def _digest_of(seen: Seen) -> str | None:

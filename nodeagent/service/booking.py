@@ -65,6 +65,7 @@ class Booker:
             KeyReused: the request id came before with another body.
             TooMany: the caller asks faster than its rate.
             InvalidField, NotAllowed: what it adopts is not there, or not its own.
+            InLease: it asks for a container, in a lease of its own.
         """
         again = _remembered(self._ledger, caller, order)
         if again is not None:
@@ -72,7 +73,7 @@ class Booker:
         self._quotas.take_token(caller)
         observed = self._observing.why(order)
         if order.contained and observed is None:
-            self._nesting.check(caller.pid)
+            self._nesting.check(caller, cdi=order.request.cdi)
         anchor = self._anchors.open(order.anchor, caller)
         if observed is not None:
             return self._observe(caller, order, self._anchors.loose(anchor), observed)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
-from nodeagent.adapters.container_files import ContainerFiles
-from nodeagent.adapters.tickets import Tickets
-from nodeagent.domain import container
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.docker_ticket import digest
-from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Hold
 from nodeagent.domain.lease import PlacedSlice
+from nodeagent.service.admission import Admission
 from nodeagent.service.cgroup_effects import CGROUP
 from nodeagent.service.effects import Arguments, Done, Evidence, Pending, Planned, evidence_of
 from nodeagent.service.means import Setting, mounts_of
@@ -33,7 +28,9 @@ class Parents(Protocol):
 class Ending(Protocol):
     """How containers end: see `stopping`."""
 
-    def advance(self, lease: int, held: Container | None, *, in_cgroup: bool) -> Evidence | Pending: ...
+    def advance(
+        self, lease: int, held: Container | None, *, in_cgroup: bool, guest: int | None = None
+    ) -> Evidence | Pending: ...
 
 
 class ContainerDoor:
@@ -56,13 +53,12 @@ class ContainerDoor:
             return None
         if why := self._why_not():
             return f"{CONTAINER}: {why}"
-        missing = [one.device for one in setting.placed if _minor(one, setting.inventory) is None]
-        return f"{CONTAINER}: {', '.join(missing)}: no render node to give to it" if missing else None
+        return no_node(setting.placed, setting.inventory)
 
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if setting.container is None or self.closed(setting):
             return []
-        minors = [_minor(one, setting.inventory) for one in setting.placed]
+        minors = render_minors(setting.placed, setting.inventory)
         engine = setting.container.engine
         return [Planned(CONTAINER, {"lease": lease_id, "engine": engine, "render_minors": minors})]
 
@@ -70,78 +66,54 @@ class ContainerDoor:
 class ContainerEffect:
     """The note and the ticket of a lease's container, and what its engine is to be told to start it.
 
-    *root* is where the node's device files are below; *bound* says which container is a lease's.
+    *bound* says which container is a lease's.
     """
 
     def __init__(
         self,
-        files: ContainerFiles,
-        tickets: Tickets,
+        admission: Admission,
         parents: Parents,
-        root: Path,
         stopping: Ending,
         bound: Callable[[int], Container | None],
     ) -> None:
-        self._files = files
-        self._tickets = tickets
+        self._admission = admission
         self._parents = parents
-        self._root = root
         self._stopping = stopping
         self._bound = bound
 
     def apply(self, arguments: Arguments) -> Evidence:
-        if why := self._files.unavailable():
-            raise OutsideFault("containers", why)
-        note = self._files.prepare(int(arguments["lease"]))
-        return {"mounts": [{"source": str(note), "target": container.NOTE, "read_only": True}]}
+        return {"mounts": [self._admission.prepare(int(arguments["lease"]))]}
 
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
-        self._files.verify(int(arguments["lease"]))
+        self._admission.files.verify(int(arguments["lease"]))
         return {}
 
     def conclude(self, arguments: Arguments, before: Sequence[Done]) -> Evidence:
-        """Write the ticket for the plugin, which is told all that the container may have."""
         lease, engine = int(arguments["lease"]), Engine(arguments["engine"])
         cgroup = evidence_of(before, CGROUP)
         parent = self._parents.parent(engine, str(cgroup["path"])) if cgroup else None
-        devices = self._devices(arguments["render_minors"])
-        groups = sorted({gid for one in devices if (gid := _group(one["host"]))})
-        note = {"source": str(self._files.note(lease)), "target": container.NOTE, "read_only": True}
-        mounts = [*mounts_of(before), note]
-        said = digest(self._tickets.of(lease))
-        self._files.admit(
-            lease,
-            said,
-            {
-                "lease": lease,
-                "cgroup_parents": [parent] if parent else [],
-                "devices": [one["host"] for one in devices],
-                "mounts": [[one["source"], one["target"], one["read_only"]] for one in mounts],
-                "groups": groups,
-            },
-        )
-        return {"cgroup_parent": parent, "devices": devices, "groups": groups, "ticket": said}
+        mounts = [*mounts_of(before), self._admission.mount(lease)]
+        return self._admission.let_in(lease, parent, arguments["render_minors"], mounts)
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         """What is to be mounted goes first: so no engine starts a container that is being ended."""
         lease = int(arguments["lease"])
-        self._files.remove(lease)
+        self._admission.files.remove(lease)
         in_cgroup = evidence.get("cgroup_parent") is not None
         return self._stopping.advance(lease, self._bound(lease), in_cgroup=in_cgroup)
 
-    def _devices(self, minors: Sequence[int]) -> list[dict[str, str]]:
-        inside = ["/dev/kfd", *(f"/dev/dri/renderD{minor:d}" for minor in minors)]
-        return [{"host": str(self._root / path[1:]), "inside": path} for path in inside]
+
+def no_node(placed: Sequence[PlacedSlice], inventory: Inventory) -> str | None:
+    """Why no container can have these slices, or None."""
+    missing = [one.device for one in placed if _minor(one, inventory) is None]
+    return f"{CONTAINER}: {', '.join(missing)}: no render node to give to it" if missing else None
+
+
+def render_minors(placed: Sequence[PlacedSlice], inventory: Inventory) -> list[int]:
+    """The numbers of their render nodes; of each device that has one."""
+    return [minor for one in placed if (minor := _minor(one, inventory)) is not None]
 
 
 def _minor(placed: PlacedSlice, inventory: Inventory) -> int | None:
     device = inventory.device(placed.device)
     return None if device is None else device.render_minor
-
-
-def _group(path: str) -> int | None:
-    """The group that a program needs to open *path*, where that is another than root's."""
-    try:
-        return Path(path).stat().st_gid or None
-    except OSError:
-        return None

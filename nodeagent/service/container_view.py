@@ -12,6 +12,7 @@ from nodeagent.domain.container import LEASE_LABEL, TICKET_LABEL, Engine, inside
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.contained import CONTAINER
+from nodeagent.service.guest_records import Guest
 from nodeagent.service.means import mounts_of
 
 
@@ -33,6 +34,9 @@ class ContainerView:
     stop_timeout_seconds: int
     cdi: str | None = None
     seccomp: Mapping[str, Any] | None = None
+
+
+_OF_THE_HOST = ("LD_PRELOAD", "GPULEASE_HOOK")  # by which the lease's other programs have the hook
 
 
 class ContainerViews:
@@ -68,4 +72,20 @@ class ContainerViews:
             labels=labels,
             stop_timeout_seconds=self._stop_seconds,
             cdi=qualified(self._tickets.of(lease.id)) if device else None,
+        )
+
+    def of_guest(self, lease: Lease, guest: Guest) -> ContainerView:
+        """Of a guest that was let in, for whoever asked for it."""
+        told: Mapping[str, Any] = guest.entry.evidence or {}
+        ours = {name: value for name, value in (lease.environment or {}).items() if name not in _OF_THE_HOST}
+        return ContainerView(
+            engine=guest.held.engine,
+            id=guest.held.id,
+            cgroup_parent=told["cgroup_parent"],
+            devices=told["devices"],
+            groups=told["groups"],
+            mounts=told["mounts"],
+            environment=inside({**ours, **told["environment"]}),
+            labels={LEASE_LABEL: str(lease.id), TICKET_LABEL: self._tickets.of(lease.id, guest.number)},
+            stop_timeout_seconds=self._stop_seconds,
         )

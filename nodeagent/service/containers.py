@@ -16,6 +16,7 @@ from nodeagent.service.anchoring import Anchors
 from nodeagent.service.bearers import Bearers
 from nodeagent.service.changes import Changes
 from nodeagent.service.gathering import Gathering
+from nodeagent.service.guests import Guests
 from nodeagent.service.locks import LeaseLocks
 
 log = structlog.get_logger()
@@ -38,6 +39,7 @@ class Containers:
         files: ContainerFiles,
         watches: Mapping[Engine, Wanted],
         gathering: Gathering,
+        guests: Guests,
         locks: LeaseLocks,
         changes: Changes,
         keep: Callable[[int], None] = lambda lease: None,
@@ -49,6 +51,7 @@ class Containers:
         self._files = files
         self._watches = watches
         self._gathering = gathering
+        self._guests = guests
         self._locks = locks
         self._changes = changes
         self._keep = keep
@@ -56,20 +59,28 @@ class Containers:
 
     def look(self) -> None:
         """Bind what can be bound, arm what has begun, and gather processes where an engine does not."""
-        leases = [one for one in self._ledger.live() if one.anchor.kind is AnchorKind.CONTAINER]
-        engines = {one.anchor.container.engine for one in leases if one.anchor.container}
+        live = self._ledger.live()
+        leases = [one for one in live if one.anchor.kind is AnchorKind.CONTAINER]
+        guests = self._guests.of([one.id for one in live])
+        held = [(one.id, one.anchor.container) for one in leases if one.anchor.container]
+        held += [(one.lease, one.held) for one in guests]
+        engines = {container.engine for _, container in held}
         for engine, watch in self._watches.items():
             watch.want(engine in engines)
         active = [one for one in leases if one.state is LeaseState.ACTIVE]
         for lease in active:
             self._look_at(lease)
-        self._gathering.look(active)
+        self._guests.look(guests)
+        running = {one.id for one in live if one.state is LeaseState.ACTIVE}
+        self._gathering.look([(lease, container) for lease, container in held if lease in running])
         self._tell_copies(active)
 
     def named(self, name: str) -> Sequence[int]:
-        """The live leases that are bound to a container of that name, or id."""
-        bound = [(one.id, one.anchor.container) for one in self._ledger.live() if one.anchor.container]
-        return [lease for lease, held in bound if held and self._goes_by(held, name)]
+        """The live leases that are bound to a container of that name, or id, or have it as a guest."""
+        live = self._ledger.live()
+        bound = [(one.id, one.anchor.container) for one in live if one.anchor.container]
+        bound += [(one.lease, one.held) for one in self._guests.of([one.id for one in live])]
+        return sorted({lease for lease, held in bound if held and self._goes_by(held, name)})
 
     def _goes_by(self, held: Container, name: str) -> bool:
         sight = self._engines.sight(held.engine)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -25,6 +25,7 @@ Arguments = Mapping[str, Any]
 Evidence = Mapping[str, Any]
 
 PAUSE_SECONDS = 0.02
+_THERE = (EffectState.APPLIED, EffectState.VERIFIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,23 @@ class Journal:
             if record.state is not EffectState.UNDONE:
                 done.append(self._apply_one(record, done))
         return tuple(done)
+
+    def apply_more(self, lease_id: int, more: Collection[int]) -> tuple[Done, ...]:
+        """Apply and verify the entries *more* of a lease that is active already; as `apply`."""
+        journal = self._ledger.effects(lease_id)
+        before = [Done(one, one.state, one.evidence or {}) for one in journal if one.state in _THERE]
+        done: list[Done] = []
+        for one in journal:
+            if one.id in more:
+                done.append(self._apply_one(one, [*before, *done]))
+        return tuple(done)
+
+    def undo_one(self, record: EffectRecord) -> Done | Pending:
+        """Take one entry back, as far as that goes at once."""
+        outcome = self._undo_one(record, deadline=0)
+        if isinstance(outcome, Pending):
+            return outcome
+        return Done(record, EffectState.UNDONE, {**(record.evidence or {}), **outcome})
 
     def undo(self, lease_id: int, seconds: float) -> Undoing:
         """Undo every effect, newest first.

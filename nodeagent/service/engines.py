@@ -75,9 +75,9 @@ class Engines:
         """Whether its engine keeps a container in other cgroups than the leases', which are of version 2."""
         return self._info(held.engine).version != "2"
 
-    def parent(self, engine: Engine, path: str) -> str | None:
+    def parent(self, engine: Engine, path: str, *, slices: bool = True) -> str | None:
         info = self._info(engine)
-        return cgroup_parent(engine, info.driver, info.version, path)
+        return cgroup_parent(engine, info.driver, info.version, path, slices=slices)
 
     def look(self, engine: Engine) -> Sight | None:
         """Ask *engine* for its containers now; None: it does not answer."""

@@ -13,11 +13,12 @@ import structlog
 from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.processes import start_time_of
+from nodeagent.domain.container import Container
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.lease import Lease
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import CGROUP, cgroup_in
 from nodeagent.service.engines import Engines
+from nodeagent.service.job_effects import in_job
 
 log = structlog.get_logger()
 
@@ -33,19 +34,14 @@ class Gathering:
         self._mounts = mounts
         self._tree = tree
 
-    def look(self, active: Iterable[Lease]) -> None:
-        """Gather for each of the *active* leases whose engine does not."""
-        scattered = [
-            lease.id
-            for lease in active
-            if lease.anchor.container and self._engines.elsewhere(lease.anchor.container)
-        ]
+    def look(self, held: Iterable[tuple[int, Container]]) -> None:
+        """Gather for each lease with a container, in *held*, whose engine does not. Not into a job's own."""
+        scattered = {lease for lease, container in held if self._engines.elsewhere(container)}
         if not scattered or self._tree is None:
             return
         of_lease = self._mounts.processes()
-        journals = self._ledger.journals(scattered, (CGROUP,))
-        for lease in scattered:
-            ref = cgroup_in(journals.get(lease, ()))
+        for lease, journal in self._ledger.journals(sorted(scattered), (CGROUP,)).items():
+            ref = None if any(in_job(one.arguments) for one in journal) else cgroup_in(journal)
             pids = [pid for pid, of in of_lease.items() if of == lease]
             if ref is None or not pids:
                 continue

@@ -92,27 +92,14 @@ class HookEffect:
         )
         holds = {"holds": {"memory": Memory.HOOK, "compute": Compute.HOOK}}
         if "loading" in arguments:
-            loading = container.Loading(**arguments["loading"])
-            inside = self._inside(int(arguments["lease"]), loading)
-            return {**holds, **inside} if loading.certain else inside
+            lease, loading = int(arguments["lease"]), container.Loading(**arguments["loading"])
+            given = inside(self._files, lease, self._files.limits_path(lease), loading)
+            return {**holds, **given} if loading.certain else given
         variables = {
             "LD_PRELOAD": str(self._files.library()),
             "GPULEASE_HOOK": str(self._files.limits_path(int(arguments["lease"]))),
         }
         return {**holds, "environment": variables}
-
-    def _inside(self, lease: int, loading: container.Loading) -> Evidence:
-        """The mounts by which a container has the hook, and the variable for loaders that read no file."""
-        files = self._files
-        mounts = [
-            _mount(files.limits_path(lease), container.LIMITS),
-            _mount(files.usage_path(lease), container.USAGE, read_only=False),
-            _mount(files.library(), container.LIBRARY),
-        ]
-        if loading.by_file:
-            mounts.append(_mount(files.preload_path(lease), container.PRELOAD))
-        variables = {"LD_PRELOAD": container.LIBRARY} if loading.by_variable else {}
-        return {"mounts": mounts, "environment": variables}
 
     def told(self, arguments: Arguments) -> Told:
         usage = self._files.usage(int(arguments["lease"]), len(arguments["devices"]))
@@ -121,6 +108,19 @@ class HookEffect:
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         self._files.remove(int(arguments["lease"]))
         return {"removed": True}
+
+
+def inside(files: HookFiles, lease: int, limits: Path, loading: container.Loading) -> Evidence:
+    """The mounts by which a container has the hook, and the variable for loaders that read no file."""
+    mounts = [
+        _mount(limits, container.LIMITS),
+        _mount(files.usage_path(lease), container.USAGE, read_only=False),
+        _mount(files.library(), container.LIBRARY),
+    ]
+    if loading.by_file:
+        mounts.append(_mount(files.preload_path(lease), container.PRELOAD))
+    variables = {"LD_PRELOAD": container.LIBRARY} if loading.by_variable else {}
+    return {"mounts": mounts, "environment": variables}
 
 
 def _mount(source: Path, target: str, *, read_only: bool = True) -> dict[str, str | bool]:

@@ -13,7 +13,7 @@ from nodeagent.domain.device import Inventory
 from nodeagent.domain.environment import guarantee_of
 from nodeagent.domain.errors import NotAllowed
 from nodeagent.domain.guarantee import Guarantee, Requirement
-from nodeagent.domain.lease import Anchor, AnchorKind, PlacedSlice
+from nodeagent.domain.lease import Anchor, AnchorKind, Lease, PlacedSlice
 from nodeagent.domain.records import EffectRecord
 from nodeagent.domain.request import Request
 from nodeagent.service.cgroup_effects import ADOPTED, CGROUP, OCCUPANTS, PROCESS, home_of
@@ -123,6 +123,11 @@ class Planner:
         if cgroup is not None:
             planned.append(Planned(OCCUPANTS, cgroup))
         return planned + [effect for door in self._doors for effect in door.plan(lease_id, setting)]
+
+    def guest(self, lease: Lease, held: Container, inventory: Inventory) -> Setting:
+        """What is held of a container in *lease*, which holds it as it holds its other programs."""
+        placed = [one.placed for one in lease.slices]
+        return self._setting(lease.holder.uid, lease.request, None, placed, inventory, held, adopted=False)
 
     def process(self, pid: int, start_time: int, *, strict: bool) -> Planned:
         """Hold the slice for a process outside every cgroup of ours; *strict*: until it has ended."""

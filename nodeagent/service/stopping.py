@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nodeagent.adapters.container_processes import LeaseMounts, container_of
+from nodeagent.adapters.container_processes import LeaseMounts, Place, container_of
 from nodeagent.domain.container import Container, Engine, Life, Seen, life_of
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.service.effects import Evidence, Pending
@@ -18,6 +18,7 @@ from nodeagent.service.spared import SPARED
 
 MARGIN_SECONDS = 2.0  # for the engine's own kill to take
 ASK_SECONDS = 0.2  # between two questions to an engine
+SWEPT: Evidence = {"containers": "swept with the lease's cgroup"}
 
 
 @dataclass(slots=True)
@@ -47,36 +48,50 @@ class Stopping:
         self._spared = spared  # whether nobody is to be ended now
         self._now = now
         self._asked: dict[str, _Asked] = {}  # by container
-        self._strays: dict[int, _Asked] = {}  # by lease
+        self._strays: dict[Place, _Asked] = {}
 
-    def advance(self, lease: int, held: Container | None, *, in_cgroup: bool) -> Evidence | Pending:
-        """Go on ending what runs in containers of *lease*; evidence once nothing does.
+    def advance(
+        self, lease: int, held: Container | None, *, in_cgroup: bool, guest: int | None = None
+    ) -> Evidence | Pending:
+        """Go on ending what runs in containers of *lease*, or one *guest* of it; evidence once nothing does.
 
-        *in_cgroup*: they lie in the lease's own cgroup, which is swept after this in any case.
+        *in_cgroup*: they lie in the lease's own cgroup, which is swept after this in any case. A guest's is
+        ended by its engine even so: in a job's cgroup nobody is signalled while Slurm is in there.
         """
         if held is not None and held.id is not None:
             waits = self._end(held.engine, held.id, in_cgroup=in_cgroup)
             if waits is not None:
                 return waits
-        return {"containers": "swept with the lease's cgroup"} if in_cgroup else self.end_strays(lease)
+        if in_cgroup and guest is None:
+            return SWEPT
+        return self.end_strays(lease, guest, in_cgroup=in_cgroup)
 
-    def end_strays(self, lease: int) -> Evidence | Pending:
+    def end_strays(
+        self, lease: int, guest: int | None = None, *, in_cgroup: bool = False
+    ) -> Evidence | Pending:
         """End containers that were given the lease by a device's name, or that no engine told of."""
-        known, now = self._strays.get(lease), self._now()
+        whose, now = (lease, guest), self._now()
+        known = self._strays.get(whose)
         if known is not None and now < known.next:
             return known.said
-        left = [pid for pid, of in self._mounts.processes().items() if of == lease]
+        places = self._mounts.places()
+        left = [pid for pid, at in places.items() if at == whose or (guest is None and at[0] == lease)]
         if not left:
-            self._strays.pop(lease, None)
+            self._strays.pop(whose, None)
             return {"containers": "none runs"}
+        asked = False
         for container in sorted({one for pid in left if (one := container_of(pid)) is not None}):
             found = self._engines.first_process(container, left)
             if found is not None:
+                asked = True
                 self._end(found[1], container, in_cgroup=False)
+        if in_cgroup and not asked:
+            self._strays.pop(whose, None)
+            return SWEPT
         said = Pending(
             f"processes {', '.join(map(str, left[:8]))} run in containers of the lease", alive=True
         )
-        self._strays[lease] = _Asked(now, now + ASK_SECONDS, said)
+        self._strays[whose] = _Asked(now, now + ASK_SECONDS, said)
         return said
 
     def _end(self, engine: Engine, container: str, *, in_cgroup: bool) -> Pending | None:

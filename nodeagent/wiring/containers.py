@@ -13,15 +13,18 @@ from nodeagent.adapters.container_files import NOTES, ContainerFiles
 from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.docker_tickets import TICKETS
 from nodeagent.adapters.engine import EngineSocket
+from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.tickets import Tickets
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.container import Container, Engine
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.admission import Admission
 from nodeagent.service.contained import ContainerDoor, ContainerEffect
 from nodeagent.service.container_view import ContainerViews
 from nodeagent.service.engine_watch import EngineWatch
 from nodeagent.service.engines import Engines
 from nodeagent.service.foreign_containers import ForeignContainers
+from nodeagent.service.guest_effect import GuestEffect
 from nodeagent.service.stopping import Stopping
 from nodeagent.wiring.state import TICKET_KEY
 
@@ -52,7 +55,13 @@ class Dock:
             found = ledger.lease(lease)
             return None if found is None else found.anchor.container
 
-        return ContainerEffect(self.files, self.tickets, self.engines, self.root, self.stopping(), bound)
+        return ContainerEffect(self.admission(), self.engines, self.stopping(), bound)
+
+    def guest_effect(self, hook: HookFiles) -> GuestEffect:
+        return GuestEffect(self.admission(), hook, self.stopping())
+
+    def admission(self) -> Admission:
+        return Admission(self.files, self.tickets, self.root)
 
     def stopping(self) -> Stopping:
         return Stopping(self.engines, self.mounts, self.grace_seconds, stops=self.stops, spared=self.spared)

@@ -38,7 +38,6 @@ from nodeagent.service.agent import Agent, AgentParts, Identity
 from nodeagent.service.anchoring import AnchorLimits, Anchors
 from nodeagent.service.baselines import Baselines, IdleUse
 from nodeagent.service.bearers import Bearers
-from nodeagent.service.container_view import ContainerViews
 from nodeagent.service.containers import Containers
 from nodeagent.service.differences import Differences
 from nodeagent.service.drains import Drains
@@ -56,7 +55,7 @@ from nodeagent.service.uevents import Source, Uevents
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch, WatchPolicy
 from nodeagent.wiring.callers import identifier
-from nodeagent.wiring.container_looks import build_container_looks
+from nodeagent.wiring.container_looks import ContainerUses, build_container_uses
 from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.enforcement import build_enforcement, foreign_stop
 from nodeagent.wiring.jobs import Jobs, build_jobs
@@ -125,14 +124,14 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         config.slurm, base, leases, conf=conf, effects=tiers.effects, doubts=differences.strangers
     )
     watches = dock.watches(base.changes.announce)
-    containers = build_container_looks(dock, base, watches, sidecars.keep)
+    containers = build_container_uses(dock, base, tiers, leases, watches, sidecars.keep)
     reconciler = build_reconciler(
         base,
         tiers,
         leases,
         jobs,
         differences,
-        containers,
+        containers.looks,
         Periods(
             quarantine=config.release.retry_seconds,
             event_seconds=config.events.days * 86_400,
@@ -141,8 +140,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
         build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
-    views = dock.views(base.ledger)
-    agent = build_agent(base, tiers, leases, jobs, identity, views, containers, measuring)
+    agent = build_agent(base, tiers, leases, jobs, identity, containers, measuring)
     watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences, dock, measuring)
     directories = (banks, hook, dock.files)
     threads = tuple(watches.values())
@@ -158,8 +156,7 @@ def build_agent(
     leases: Leases,
     jobs: Jobs,
     identity: Identity,
-    views: ContainerViews,
-    containers: Containers,
+    containers: ContainerUses,
     measuring: Measuring,
 ) -> Agent:
     """The façade over all use cases."""
@@ -179,8 +176,9 @@ def build_agent(
             identity=identity,
             told=leases.journal.told,
             left=tiers.shared_memory.view if tiers.shared_memory else None,
-            views=views,
-            container_leases=containers.named,
+            views=containers.views,
+            container_leases=containers.looks.named,
+            hosting=containers.hosting,
             tiers=leases.planner.tiers,
             unready=jobs.readiness.why_not,
             observed=leases.observing.counts,

@@ -48,6 +48,7 @@ class Leases:
     """The use cases, and the *journal* of what they do to the node."""
 
     journal: Journal
+    nesting: Nesting
     planner: Planner
     granter: Granter
     attacher: Attacher
@@ -89,6 +90,7 @@ def build_leases(
     granted = measuring.grants.observe
     return Leases(
         journal,
+        nesting,
         planner,
         Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes, keep, granted),
         Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, keep),

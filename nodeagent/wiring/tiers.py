@@ -44,6 +44,7 @@ from nodeagent.service.effects import Effect
 from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.gate import GATE, Gate, GateEffect, GateMeans, GatePolicy
 from nodeagent.service.grace import Grace, GracePeriods
+from nodeagent.service.guest_records import GUEST
 from nodeagent.service.hooked import HOOK, HookEffect, HookMeans
 from nodeagent.service.ipc_effects import Counted, IpcEffect, IpcMeans
 from nodeagent.service.job_effects import ByHome, Heirs, JobCgroupEffect, JobDmemEffect, JobOccupantsEffect
@@ -89,6 +90,7 @@ class Tiers:
     effects: Mapping[str, Effect]
     means: tuple[Means, ...]
     doors: tuple[Door, ...]
+    beside_guests: tuple[Means, ...]  # what the first container in a lease has made for all
     obstacles: Obstacles
     looks: Mapping[str, Callable[[], None]]
     shared_memory: SharedMemory | None
@@ -144,6 +146,7 @@ def build_tiers(
     if ground.dock is not None:
         effects |= {
             CONTAINER: ground.dock.effect(ledger),
+            GUEST: ground.dock.guest_effect(hook),
             CDI: CdiEffect(ground.cdi, ground.dock.tickets),
             CDI_USERS: CdiUsersEffect(ground.clock, ground.dock.stopping().end_strays),
         }
@@ -153,6 +156,7 @@ def build_tiers(
         occupants = Spared(Counted(effects[OCCUPANTS], shared_memory.census), tree, enforcement.bypassed)
         effects |= {IPC: IpcEffect(ledger, shared_memory), OCCUPANTS: occupants}
     # Undone from the last to the first: who died, then who might still enter, then the memory.
+    banks = BanksMeans(_no_banks(config, ground.node))
     means: tuple[Means, ...] = (
         IpcMeans(_ipc_stays(config)),
         VramMeans(dmem, ground.idle, ground.clock, tolerance),
@@ -162,7 +166,7 @@ def build_tiers(
         HookMeans(hook if config.hook.enabled else None),
         GateMeans(gate),
         KfdMeans(ground.clock),
-        BanksMeans(_no_banks(config, ground.node)),
+        banks,
         CdiUsersMeans(ground.clock),
     )
     # What a door is made of is the one's before it.
@@ -173,7 +177,7 @@ def build_tiers(
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}
     looks |= {"census": shared_memory.census.look} if shared_memory else {}
-    return Tiers(dmem, supervisor, effects, means, doors, obstacles, looks, shared_memory)
+    return Tiers(dmem, supervisor, effects, means, doors, (banks,), obstacles, looks, shared_memory)
 
 
 def _kernel_tier(

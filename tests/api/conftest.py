@@ -35,6 +35,7 @@ from nodeagent.domain.request import Request, Shape
 from nodeagent.domain.selectors import named
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
+from nodeagent.service.hosting import GuestOrder, Hosted
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
 from nodeagent.service.rights import must_administer, must_be_allowed
@@ -219,6 +220,21 @@ class FakeAgent:
         self.calls.append(("launch", order))
         self._own(caller, lease_id)
         return 4242
+
+    def host(self, caller: Caller, lease_id: int, order: GuestOrder) -> Hosted | Refusal:
+        self.calls.append(("host", order))
+        if self.outcome is not None:
+            return self.outcome
+        lease = self._own(caller, lease_id)
+        if self.view is None:
+            raise NotAllowed("this process does not run in that lease")
+        return Hosted(lease.id, 3, lease.guarantee, self.view, fresh=True)
+
+    def give_back_guest(self, caller: Caller, lease_id: int, number: int) -> None:
+        self.calls.append(("give_back_guest", number))
+        self._own(caller, lease_id)
+        if number != 3:
+            raise UnknownThing(f"lease {lease_id} has no container {number}")
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
         self.calls.append(("renew", ttl_seconds))

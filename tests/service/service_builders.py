@@ -51,7 +51,7 @@ from nodeagent.service.reconcile import Periods
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source
-from nodeagent.wiring.container_looks import build_container_looks
+from nodeagent.wiring.container_looks import build_container_uses
 from nodeagent.wiring.containers import Dock
 from nodeagent.wiring.enforcement import modes_of
 from nodeagent.wiring.graph import build_agent, build_reconciler, build_uevents
@@ -175,9 +175,16 @@ class House:
             doubts=self.differences.strangers,
         )
         self.uevents = build_uevents(settings, node, base, leases, source) if source else None
-        self.containers = build_container_looks(self.dock, base, {}, self.sidecars.keep)
+        self.containers = build_container_uses(self.dock, base, self.tiers, leases, {}, self.sidecars.keep)
         self.reconciler = build_reconciler(
-            base, self.tiers, leases, self.jobs, self.differences, self.containers, periods, self.uevents
+            base,
+            self.tiers,
+            leases,
+            self.jobs,
+            self.differences,
+            self.containers.looks,
+            periods,
+            self.uevents,
         )
         self.agent = build_agent(
             base,
@@ -185,7 +192,6 @@ class House:
             leases,
             self.jobs,
             Identity("node", name, "0"),
-            self.dock.views(self.ledger),
             self.containers,
             self.measuring,
         )
