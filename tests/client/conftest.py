@@ -105,6 +105,7 @@ class FakeAgent:
         default_factory=lambda: {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": None}
     )
     release_state: str = "released"
+    interrupts: bool = False  # sends a signal to the first who asks for a container in a lease
     container: dict[str, Any] = field(default_factory=dict)  # what differs from CONTAINER
 
     def called(self, method: str, pattern: str = "") -> list[Any]:
@@ -190,6 +191,8 @@ class FakeAgent:
         lease = self.leases.get(int(number))
         if lease is None:
             return (204, None, {}) if method == "DELETE" else (404, {"code": "UnknownThing"}, {})
+        if verb.startswith("containers"):
+            return self._guest(method, lease, pid)
         if method == "DELETE":
             lease["state"] = self.release_state
             return 200 if lease["state"] == "released" else 202, lease, {}
@@ -198,6 +201,16 @@ class FakeAgent:
         if method == "GET" and lease["state"] == "queued":
             lease["state"] = "active"
         return 200, lease, {}
+
+    def _guest(self, method: str, lease: dict[str, Any], pid: int) -> Reply:
+        if method == "DELETE":
+            return 204, None, {}
+        if self.interrupts:
+            self.interrupts = False
+            os.kill(pid, signal.SIGTERM)
+        guarantee = {"memory": "hook", "compute": "hook", "visibility": "environment", "ipc": "shared"}
+        container = {**CONTAINER, **self.container}
+        return 201, {"lease": lease["id"], "id": 3, "guarantee": guarantee, "container": container}, {}
 
 
 class _Handler(BaseHTTPRequestHandler):

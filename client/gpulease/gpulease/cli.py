@@ -256,7 +256,7 @@ def _start_container(call: Invocation, words: list[str]) -> int:
 
     try:
         wrapper = Wrapper(call.client, call.out, call.err, os.environ)
-        wrapper.start(call.args.command, words, show=call.args.json)
+        return wrapper.start(call.args.command, words, show=call.args.json)
     except HelpAsked:
         build_parser().parse_args([call.args.command, "--help"])
     return 0

@@ -136,6 +136,14 @@ class Client:
             raise AgentUnreachable(f"{self.socket}: the answer has no pid")
         return pid
 
+    def host(self, lease_id: int, **fields: Any) -> Raw:
+        """Have a container in the lease that we run in; *fields* are those of ``POST …/containers``."""
+        return self._post(f"/v1/leases/{lease_id}/containers", fields)
+
+    def give_back_guest(self, lease_id: int, guest: int) -> None:
+        """End what `host` gave; gone already is success."""
+        self._body(self._transport.call("DELETE", f"/v1/leases/{lease_id}/containers/{guest}"))
+
     def renew(self, lease_id: int, ttl_seconds: Optional[int] = None) -> Lease:
         body = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
         return Lease.from_raw(self._post(f"/v1/leases/{lease_id}/renew", body))

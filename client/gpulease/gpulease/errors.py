@@ -14,6 +14,7 @@
         │   ├── NotGranted     it waited, and was cancelled or its time in the queue ran out
         │   └── Quarantined    it was released, but a slice of it is not proved clean
         ├── NotAllowed         403, or the socket may not be opened
+        │   └── InLease        403: we run in a lease, and may have there what we ask for
         ├── Unknown            404: no such lease or device
         ├── Stale              410: the lease has ended
         ├── InvalidField       422: names the field
@@ -135,6 +136,17 @@ class NotAllowed(AnswerError):
     exit_code = 4
 
 
+class InLease(NotAllowed):
+    """We run in a lease already: a container of ours may share that, and has none of its own."""
+
+    code = "InLease"
+
+    @property
+    def lease(self) -> int:
+        value = self.problem.get("lease")
+        return value if isinstance(value, int) else 0
+
+
 class Unknown(AnswerError):
     code = "UnknownThing"
     exit_code = 2
@@ -187,6 +199,8 @@ def error_from(status: int, problem: Problem, retry_after: Optional[float] = Non
     kind = _BY_STATUS.get(status)
     if problem.get("code") == KeyReused.code:
         kind = KeyReused
+    if problem.get("code") == InLease.code and isinstance(problem.get("lease"), int):
+        kind = InLease
     if kind is None:
         kind = BadRequest if 400 <= status < 500 else AgentUnhealthy
     return kind(problem, status=status, retry_after=retry_after)

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Optional
+from typing import NoReturn, Optional
 
 from gpulease.errors import GpuleaseError
 
@@ -42,8 +42,8 @@ def environment_with(
     return changed
 
 
-def become(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Replace this process by *command*; returns only by an exception.
+def become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by *command*.
 
     Raises:
         NotStarted: there is no such command, or it cannot be executed.

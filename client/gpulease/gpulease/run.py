@@ -17,7 +17,7 @@ from gpulease.relay import Interrupted, Relay, restore_ignored
 from gpulease.screen import Screen
 
 RELEASE_WAIT_SECONDS = 10.0
-_PARTING_SECONDS = 2.0  # an agent that is away must not hold up a user who pressed Ctrl-C
+PARTING_SECONDS = 2.0  # an agent that is away must not hold up a user who pressed Ctrl-C
 _READY = b"ready\n"
 
 
@@ -44,7 +44,7 @@ class Runner:
                 return self._started(command, lease)
             return self._in_lease(command, lease)
         finally:
-            give_back(self._client, lease, self._screen)
+            give_back(self._client, lease.id, self._screen)
 
     def _take(self, fields: dict[str, Any]) -> Lease:
         order = {
@@ -64,7 +64,7 @@ class Runner:
             raise NotStarted("Interrupted", f"{signalled} before the command started") from None
         except GpuleaseError:
             if lease is not None:
-                give_back(self._client, lease, self._screen)
+                give_back(self._client, lease.id, self._screen)
             raise
         finally:
             progress.end()
@@ -83,7 +83,7 @@ class Runner:
             os.close(reading)
         if report != _READY:
             raise _failure(report, status)
-        return _exit_code(status)
+        return exit_code(status)
 
     def _started(self, command: Sequence[str], lease: Lease) -> int:
         from gpulease.supervised import run_supervised
@@ -93,7 +93,7 @@ class Runner:
         if status is None:
             self._screen.line("gpulease: note: the command's supervisor died; its exit code is lost")
             return 1
-        return _exit_code(status)
+        return exit_code(status)
 
     def _child(self, command: Sequence[str], lease: Lease, wrapper: int, report: int) -> None:
         """Never returns: the command, or an exit with the failure in *report*."""
@@ -112,26 +112,26 @@ class Runner:
             os._exit(FAILED_BEFORE_START)
 
 
-def give_back(client: Client, lease: Lease, screen: Screen) -> None:
+def give_back(client: Client, lease_id: int, screen: Screen) -> None:
     """The command's exit code matters more than a release that did not work: the agent reaps it then."""
     progress = Progress(screen)
     try:
-        left = client.release(lease.id, RELEASE_WAIT_SECONDS, progress)
+        left = client.release(lease_id, RELEASE_WAIT_SECONDS, progress)
     except GpuleaseError as failure:
-        screen.line(f"gpulease: note: lease {lease.id} is left for the agent to reap: {failure}")
+        screen.line(f"gpulease: note: lease {lease_id} is left for the agent to reap: {failure}")
         return
     finally:
         progress.end()
     if left.state == "releasing":
-        screen.line(f"gpulease: note: lease {lease.id} is still releasing")
+        screen.line(f"gpulease: note: lease {lease_id} is still releasing")
     elif left.state == "failed":
         why = left.reason or "not proved clean"
-        screen.line(f"gpulease: note: a slice of lease {lease.id} is quarantined: {why}")
+        screen.line(f"gpulease: note: a slice of lease {lease_id} is quarantined: {why}")
 
 
 def give_up(client: Client, order: dict[str, Any], lease: Optional[Lease]) -> None:
     """Give back what was asked for, also when the signal came before the answer: the same id finds it."""
-    parting = Client(client.socket, timeout=_PARTING_SECONDS)
+    parting = Client(client.socket, timeout=PARTING_SECONDS)
     with suppress(GpuleaseError):
         parting.release((lease or parting.grant(**order)).id)
 
@@ -156,7 +156,7 @@ def execute(client: Client, lease_id: int, command: Sequence[str]) -> None:
     become(command, environment)
 
 
-def _exit_code(status: int) -> int:
+def exit_code(status: int) -> int:
     return os.WTERMSIG(status) + 128 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 

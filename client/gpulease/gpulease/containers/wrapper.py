@@ -10,10 +10,11 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 from gpulease.client import Client, new_request_id
 from gpulease.containers import additions, fence, rootless, variables
+from gpulease.containers.claim import Claim, be_guest, leave
 from gpulease.containers.commandline import CommandLine, read
 from gpulease.containers.engine import Engine, flags_of, has_init
 from gpulease.containers.flags import tables_of
@@ -21,11 +22,11 @@ from gpulease.containers.image import NO_IMAGE, Image, cache_directory, examined
 from gpulease.containers.local import daemon_here, is_rootless
 from gpulease.containers.placement import UNGRANTED, Placement
 from gpulease.containers.wanted import Wanted, our_flags, wanted
-from gpulease.errors import BreaksFence, EngineFailed, GpuleaseError
+from gpulease.errors import FAILED_BEFORE_START, BreaksFence, EngineFailed, GpuleaseError, InLease
 from gpulease.launch import NotStarted, become
 from gpulease.models import Lease
 from gpulease.relay import ENDING, Interrupted, Relay
-from gpulease.run import give_back, give_up
+from gpulease.run import PARTING_SECONDS, exit_code, give_back, give_up
 from gpulease.screen import Screen
 
 
@@ -67,8 +68,10 @@ class Wrapper:
         self._environment = environment
         self._relay = Relay()
 
-    def start(self, engine: str, words: Sequence[str], show: bool = False) -> None:
-        """Become the engine's client in a lease, *show* it before; comes back from a dry run only.
+    def start(self, engine: str, words: Sequence[str], show: bool = False) -> int:
+        """Become the engine's client in a lease, *show* it before; what comes back is an exit code.
+
+        That is so of a dry run, and of a client that only makes a container.
 
         Raises:
             GpuleaseError: no container was asked for; no lease is left.
@@ -84,43 +87,52 @@ class Wrapper:
 
             words = additions.words_for(line, UNGRANTED, labels=None if is_rootless(line) else "<labels>")
             self._out.line(shell_line(line.engine_words(*words)))
-            return
-        order, lease = self._take(line, asked)
+            return 0
+        order, claim = self._take(line, asked)
         try:
-            command, environment = self._command(order, lease)
-            self._say(f"lease {lease.id}: {_held(lease)}; image {order.image}")
+            command, environment = self._command(order, claim)
+            self._say(f"{claim}; image {order.image}")
             if show:
-                self._err.line(json.dumps(lease.raw))
+                self._err.line(json.dumps(claim.raw))
             if order.rootless:
-                self._client.attach(lease.id)
+                self._client.attach(claim.lease)
+            elif line.creates_only:
+                return self._made(command, environment, claim)
             self._become(command, environment)
         except BaseException:
-            give_back(self._client, lease, self._err)
+            claim.give_back(self._client, self._err)
             raise
 
-    def _take(self, line: CommandLine, asked: Wanted) -> tuple[Order, Lease]:
-        """A granted lease, and for what. The image is looked at before, so that nothing waits for a pull."""
+    def _take(self, line: CommandLine, asked: Wanted) -> tuple[Order, Claim]:
+        """What is granted, and for what. The image is looked at before, so that nothing waits for a pull."""
         fields: Optional[dict[str, Any]] = None
         lease: Optional[Lease] = None
+        within: Optional[InLease] = None
         try:
             with self._relay.interrupting():
                 order = self._looked(line, asked)
                 fields = order.fields()
-                lease = self._client.grant(**fields)
-                return order, self._client.granted(lease)
+                try:
+                    lease = self._client.grant(**fields)
+                except InLease as ours:
+                    within = ours
+                    return order, be_guest(self._client, line, fields, within)
+                if asked.note:
+                    self._say(asked.note)
+                return order, Claim.of(self._client.granted(lease))
         except Interrupted as signalled:
-            if fields is not None:
+            if within is not None and fields is not None:
+                leave(Client(self._client.socket, timeout=PARTING_SECONDS), fields, within)
+            elif fields is not None:
                 give_up(self._client, fields, lease)
             raise NotStarted("Interrupted", f"{signalled} before the container was made") from None
         except GpuleaseError:
             if lease is not None:
-                give_back(self._client, lease, self._err)
+                give_back(self._client, lease.id, self._err)
             raise
 
     def _looked(self, line: CommandLine, asked: Wanted) -> Order:
         daemon = daemon_here(line, self._environment)
-        if asked.note:
-            self._say(asked.note)
         if line.is_on("--rootfs"):
             return Order(line, asked, NO_IMAGE, {}, is_rootless(line))
         engine = Engine(line, self._environment, daemon)
@@ -132,12 +144,15 @@ class Wrapper:
             self._say(unheld)
         return order
 
-    def _command(self, order: Order, lease: Lease) -> tuple[list[str], dict[str, str]]:
+    def _command(self, order: Order, claim: Claim) -> tuple[list[str], dict[str, str]]:
         """The engine's command line, and the environment of its client."""
-        line = order.line
-        placement = rootless.placement_of(self._client, lease) if order.rootless else Placement.of(lease)
+        line, placement = order.line, claim.placement
+        if order.rootless:
+            placement = rootless.placement_of(self._client, Lease.from_raw(claim.raw))
         if placement is None:
-            raise EngineFailed(f"the agent says nothing of a container for lease {lease.id}: it is too old")
+            raise EngineFailed(
+                f"the agent says nothing of a container for lease {claim.lease}: it is too old"
+            )
         self._refuse_variables(line, placement.environment)
         if placement.seccomp and fence.has_own_profile(line):
             raise BreaksFence("--security-opt seccomp=…: what holds this lease needs its own; leave it out")
@@ -158,7 +173,23 @@ class Wrapper:
             words.insert(0, rootless.CGROUPS)
         return line.engine_words(*words), additions.client_environment(self._environment, settings)
 
-    def _become(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def _made(self, command: Sequence[str], environment: Mapping[str, str], claim: Claim) -> int:
+        """Have the client make a container; its exit code. Where it makes none, nothing waits for that."""
+        client = os.fork()
+        if client == 0:
+            try:
+                self._become(command, environment)
+            except GpuleaseError as failure:
+                self._err.line(f"gpulease: {failure.code}: {failure}")
+                self._err.flush()
+            finally:
+                os._exit(FAILED_BEFORE_START)
+        code = exit_code(self._relay.until_end(client))
+        if code != 0:
+            claim.give_back(self._client, self._err)
+        return code
+
+    def _become(self, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         if signal.sigpending().intersection(ENDING):
             raise NotStarted("Interrupted", "a signal before the container was made")
         self._err.flush()
@@ -171,10 +202,6 @@ class Wrapper:
 
     def _say(self, text: str) -> None:
         self._err.line(f"gpulease: {text}")
-
-
-def _held(lease: Lease) -> str:
-    return ", ".join(f"{kind} {level}" for kind, level in lease.guarantee.items())
 
 
 def _lines(placement: Placement) -> str:
