@@ -18,14 +18,15 @@ class DockerAgent(ServedAgent):
     def start(self) -> None:
         super().start()
         if self.machine:
-            self._make_device_nodes()
+            make_device_nodes(self)
 
-    def _make_device_nodes(self) -> None:
-        """Have device nodes for a simulated machine's GPUs, which has none: an engine takes nothing else."""
-        directory = self.state / "machine/dev"
-        (directory / "dri").mkdir(parents=True)
-        renders = [device["render_node"] for device in self.call("GET", "/v1/devices")["devices"]]
-        for name in ("kfd", *(f"dri/{render}" for render in renders)):
-            os.mknod(directory / name, stat.S_IFCHR, NULL)
-            (directory / name).chmod(0o660)
-            shutil.chown(directory / name, group=GROUP)
+
+def make_device_nodes(agent: ServedAgent) -> None:
+    """Have device nodes for a simulated machine's GPUs, which has none: an engine takes nothing else."""
+    directory = agent.state / "machine/dev"
+    (directory / "dri").mkdir(parents=True)
+    renders = [device["render_node"] for device in agent.call("GET", "/v1/devices")["devices"]]
+    for name in ("kfd", *(f"dri/{render}" for render in renders)):
+        os.mknod(directory / name, stat.S_IFCHR, NULL)
+        (directory / name).chmod(0o660)
+        shutil.chown(directory / name, group=GROUP)
