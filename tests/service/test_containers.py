@@ -15,11 +15,9 @@ from service_world import TurnedClock
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.config import Docker
 from nodeagent.domain.container import Container, Engine
-from nodeagent.domain.errors import InvalidField, NotAllowed
-from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
-from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.lease import HolderKind, Lease, LeaseState
 from nodeagent.service.anchoring import AnchorLimits
-from nodeagent.service.orders import Granted
 
 pytestmark = pytest.mark.root
 Build = Callable[..., House]
@@ -322,29 +320,6 @@ def test_populated_cgroups_arm_and_hold(build: Build, engine: FakeEngine, tree: 
         inside.wait()
     house.look()
     assert house.state(lease.id) is LeaseState.RELEASED
-
-
-@pytest.mark.parametrize(
-    "contained",
-    [{"container": Container(Engine.DOCKER)}, {"request": Request((SliceRequest(cus=8),), cdi=True)}],
-    ids=["anchor", "cdi"],
-)
-def test_a_process_in_a_lease_gets_no_container(
-    build: Build, engine: FakeEngine, tree: CgroupTree, contained: dict[str, Any]
-) -> None:
-    """As in a job: the container would have more than that, and outlive it. Outside it is granted."""
-    house = build(tree=tree, engines={Engine.DOCKER: engine})
-    job = house.grant(holder=(HolderKind.SLURM, "42"), anchor=AnchorKind.EXTERNAL, cus=8)
-    inside = subprocess.Popen(["sleep", "60"])
-    try:
-        order = order_of(cus=8, vram_bytes=GIB, **contained)
-        house.enter(job, inside.pid)
-        with pytest.raises(NotAllowed, match="lease 1 of slurm:42"):
-            house.agent.grant(user(1000, inside.pid), order)
-    finally:
-        inside.kill()
-        inside.wait()
-    assert isinstance(house.agent.grant(user(1000), order), Granted)
 
 
 def test_where_containers_are_turned_off_none_is_anchored(build: Build) -> None:

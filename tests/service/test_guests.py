@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from service_builders import GIB, House, admin, order_of, user
+from service_builders import GIB, House, admin, order_of, until, user
 from service_world import TurnedClock
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.config import Docker
-from nodeagent.domain.container import Container, Engine
+from nodeagent.domain.container import NOTE, Container, Engine
 from nodeagent.domain.errors import InLease, InvalidField, NotAllowed, OutsideFault, TooMany, UnknownThing
 from nodeagent.domain.guarantee import Compute, Guarantee, Memory, Requirement
 from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
@@ -358,6 +358,32 @@ def test_a_lease_has_no_end_of_guests_and_not_for_ever_to_start_one(
     with pytest.raises(InvalidField, match=r"anchor\.start_seconds"):
         monkeypatch.setattr(hosting, "MOST", 9)
         host(house, job, inside, replace(GLIBC, start_seconds=10**6))
+
+
+def test_a_guest_is_over_when_its_own_processes_are_gone(build: Build, tree: CgroupTree) -> None:
+    """Those with its own note among their mounts, wherever they are; another's do not keep it."""
+    engine = FakeEngine(version="1")
+    house = build(tree=tree, engines={Engine.DOCKER: engine})
+    job = taken(house)
+    with within(house, job) as pid:
+        first, second = (host(house, job, pid) for _ in range(2))
+        assert first.view.cgroup_parent is None
+        with noted(house.dock.files.note(job.id, second.number)):
+            house.agent.give_back_guest(user(1000), job.id, first.number)
+            house.agent.give_back_guest(user(1000), job.id, second.number)
+            assert [one.number for one in guests(house, job)] == [second.number]
+        until(lambda: look(house) or not guests(house, job))
+
+
+@contextmanager
+def noted(note: Path) -> Iterator[None]:
+    """A process that has *note* mounted, as in a container."""
+    place = f"mount -t tmpfs none /etc && mkdir {Path(NOTE).parent} && touch {NOTE}"
+    script = f"{place} && mount --bind {note} {NOTE} && echo ready && exec sleep 60"
+    with subprocess.Popen(["unshare", "--mount", "sh", "-ec", script], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        yield
+        child.kill()
 
 
 def test_an_engine_that_cannot_reach_the_cgroup_has_no_guests_of_the_kernels(
