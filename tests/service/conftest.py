@@ -19,6 +19,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from guest_world import taken, within
 from service_builders import House, until
 from service_world import ScriptedEffect, TurnedClock
 from slurm_world import NODE, Scope, Stepds
@@ -28,6 +29,7 @@ from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.peer import peer_of
+from nodeagent.domain.lease import Lease
 from nodeagent.ledger.migrate import migrate
 from nodeagent.service.orders import Caller
 
@@ -210,3 +212,16 @@ def stepds() -> Iterator[Stepds]:
     for one in directory.iterdir():
         one.unlink()
     directory.rmdir()
+
+
+@pytest.fixture
+def job(house: House) -> Lease:
+    """The lease of a job of uid 1000, in the *house* of the test's module."""
+    return taken(house)
+
+
+@pytest.fixture
+def inside(house: House, job: Lease) -> Iterator[int]:
+    """A process of that job."""
+    with within(house, job) as pid:
+        yield pid
