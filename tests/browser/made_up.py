@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 
 from nodeagent.api.dashboard import dashboard_routes
 from nodeagent.api.routes import Call
-from tests.browser.chromium import Page
+from tests.browser.chromium import SECONDS, Page
 
 ORIGIN = "http://localhost:9/"
 NOBODY: Any = None
@@ -102,13 +103,19 @@ def event(number: int, kind: str = "granted", **changes: Any) -> dict[str, Any]:
 
 def a_busy_node() -> dict[str, Any]:
     """Shared, quarantined and others' slices, a queue, a device that drains."""
+    unclean = {"state": "quarantined", "cu_count": 16, "effective_cus": 16}
     shared = {"cu_count": 64, "shared": True, "vram_bytes": 8 << 30}
     leases = [
         lease(1001, "0-75"),
         lease(1002, "96-159", slice=shared, holder={"kind": "slurm", "id": "42", "uid": 1001}),
         lease(1003, "96-159", slice=shared, holder={"kind": "client", "id": "trainer", "uid": 1002}),
         lease(1004, None, guarantee=None, holder={"kind": "docker", "id": None, "uid": None}),
-        lease(1005, "288-303", state="failed", slice={"state": "quarantined", "cu_count": 16}),
+        lease(
+            1005,
+            "288-303",
+            state="failed",
+            slice=unclean,
+        ),
         lease(1006, None, state="queued", slices=[], priority="low"),
         lease(1007, None, state="queued", slices=[], priority="high"),
     ]
@@ -160,6 +167,13 @@ class MadeUp:
 
     def open(self, fragment: str = "", ready: str = READY) -> None:
         self.page.open(ORIGIN + fragment, ready)
+
+    def until_asked(self, start: str) -> None:
+        """Wait until the page has asked for a path that starts so."""
+        deadline = time.monotonic() + SECONDS
+        while not any(path.startswith(start) for _, path, _, _ in self.asked):
+            assert time.monotonic() < deadline, f"never asked for {start}"
+            self.page.pipe.listen(0.1)
 
     def calls(self, method: str) -> list[tuple[str, Any]]:
         return [(path, body) for verb, path, _, body in self.asked if verb == method]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.made_up import device, lease
+from tests.browser.made_up import device, event, lease
 from tests.browser.measures import contrasts, nameless, reachable, way_of_the_focus
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -99,3 +99,47 @@ def test_an_agent_that_is_away_is_said_and_comes_back(page, made_up):
     page.until("document.getElementById('fault').textContent.startsWith('What is shown may be old')")
     made_up.statuses = {}
     page.until("document.getElementById('fault').textContent === ''")
+
+
+def test_what_is_switched_off_is_said(page, made_up):
+    """A bypass and a drain of the whole node stand above everything, with their reasons."""
+    node = made_up.answers["/v1/node"]
+    node["bypass"] = {"until": "2031-05-04T12:00:00.000Z", "reason": "driver update"}
+    node["drains"] = [{"device": None, "reason": "move"}, {"device": "x/0", "reason": "fan"}]
+    made_up.open()
+    shown = page.value("document.getElementById('warnings').innerText").split("\n\n")
+    assert shown == ["The node drains: move", "Bypassed until 2031-05-04 12:00:00: driver update"]
+
+
+def test_an_event_that_comes_again_is_counted(page, made_up):
+    """The agent puts one in the place of the older: it is shown once, with how often."""
+    first, again = "2031-05-04T10:00:00.123Z", "2031-05-04T10:05:00.000Z"
+    events = made_up.answers["/v1/events"]
+    events["events"] = [event(1, "refused", at=first), event(2)]
+    made_up.open()
+    page.until("document.querySelectorAll('#event-list tbody tr').length === 2")
+    events.update(events=[event(3, "refused", at=again, first_at=first, count=2)], next=3)
+    page.until("document.getElementById('event-list').textContent.includes('refused ×2')")
+    assert page.value("document.querySelectorAll('#event-list tbody tr').length") == 2
+
+
+def test_a_node_of_many_partitions_is_drawn(page, made_up):
+    """63 partitions, and RDNA's pairs and arrays: a map has a cell for each CU, none upon another."""
+    small = {"cus": 38, "row": 4, "xccs": 1, "compute_partition": "CPX"}
+    rdna = {
+        "cus": 96,
+        "row": 24,
+        "xccs": 1,
+        "shader_engines": 6,
+        "shader_arrays": 2,
+        "device": "0000:03:00.0/0",
+    }
+    devices = [device(device=f"0000:05:00.0/{at}", **small) for at in range(63)] + [device(**rdna)]
+    made_up.answers["/v1/devices"]["devices"] = devices
+    made_up.answers["/v1/leases"]["leases"] = []
+    made_up.open()
+    places = (
+        "[...document.querySelectorAll('svg.map')].map((map) => new Set([...map.querySelectorAll('rect')]"
+        ".map((cell) => `${cell.getAttribute('x')} ${cell.getAttribute('y')}`)).size)"
+    )
+    assert page.value(places) == [38] * 63 + [96]

@@ -91,5 +91,5 @@ def test_who_is_no_administrator_sees_no_acts(page, made_up):
 def test_it_never_waits_in_a_users_seat(page, made_up):
     """No request of the page's asks the agent to wait."""
     made_up.open()
-    page.until("document.querySelectorAll('#event-list tr').length > 1")
+    made_up.until_asked("/v1/events?after=2")
     assert not [path for _, path, _, _ in made_up.asked if "wait=" in path]

@@ -110,9 +110,16 @@ async function lookAtEverything() {
 async function lookAtEvents() {
   const query = known.cursor ? `after=${known.cursor}&limit=${PAGE}` : `newest=${SHOWN_EVENTS}`;
   const page = await call("GET", `/v1/events?${query}`);
-  known.events = [...known.events, ...page.events].slice(-SHOWN_EVENTS);
+  const before = known.events.filter((old) => !page.events.some((event) => replaces(event, old)));
+  known.events = [...before, ...page.events].slice(-SHOWN_EVENTS);
   known.cursor = page.next;
   return page.events;
+}
+
+/** Whether the agent has put *event* in the place of the *old* one, to which it is alike: it then counts both. */
+function replaces(event, old) {
+  const alike = ["kind", "lease", "device", "uid", "reason"].every((name) => event[name] === old[name]);
+  return (event.count ?? 1) > 1 && alike && event.first_at === (old.first_at ?? old.at);
 }
 
 /* -- drawing --------------------------------------------------------------------------------------- */
@@ -326,7 +333,7 @@ function eventTable() {
   const rows = [...known.events].reverse().map((event) => ({
     cells: [
       moment(event.at),
-      foreign(event.kind) ,
+      event.count > 1 ? [foreign(event.kind), ` ×${event.count}`] : foreign(event.kind),
       event.lease === null ? "" : String(event.lease),
       event.device === null ? "" : foreign(event.device),
       event.uid === null ? "" : String(event.uid),
@@ -353,12 +360,21 @@ function fill(container, items) {
   if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus();
 }
 
+/** What is switched off on the whole node, a line each. */
+function warnings(node) {
+  const because = (reason) => (reason ? [": ", foreign(reason)] : []);
+  const found = (node.drains ?? []).filter((one) => one.device === null).map((one) => ["The node drains", ...because(one.reason)]);
+  if (node.bypass) found.push(["Bypassed until ", moment(node.bypass.until), ...because(node.bypass.reason)]);
+  return found.map((line) => element("p", { class: "bad" }, ...line));
+}
+
 function show() {
   nameLeases();
   const { node, caller } = known;
   at("node").replaceChildren(foreign(node.name), ", ", foreign(node.machine), ", version ", foreign(node.version));
   at("health").className = node.ready ? "good" : "bad";
   at("health").replaceChildren(...(node.ready ? ["ready"] : ["grants nothing new: ", foreign(node.reason ?? "no reason given")]));
+  fill(at("warnings"), [{ key: "all", from: [node.drains, node.bypass], build: () => element("div", {}, ...warnings(node)) }]);
   fill(
     at("device-list"),
     known.devices.map((device) => {
