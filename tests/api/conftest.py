@@ -35,13 +35,13 @@ from nodeagent.domain.request import Request, Shape
 from nodeagent.domain.selectors import named
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
-from nodeagent.service.hosting import GuestOrder, Hosted
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
 from nodeagent.service.rights import must_administer, must_be_allowed
 from nodeagent.service.shared_memory import Left
 
 from .api_inventory import make_inventory
+from .fake_guests import FakeGuests
 from .fake_slurm import FakeSlurm
 
 GIB = 1 << 30
@@ -64,7 +64,7 @@ class FrozenClock:
 
 
 @dataclass
-class FakeAgent:
+class FakeAgent(FakeGuests):
     """Grants everything that the caller may ask for, or gives *outcome*; raises *fault* if one is set."""
 
     clock: FrozenClock
@@ -220,18 +220,6 @@ class FakeAgent:
         self.calls.append(("launch", order))
         self._own(caller, lease_id)
         return 4242
-
-    def host(self, caller: Caller, lease_id: int, order: GuestOrder) -> Hosted | Refusal:
-        self.calls.append(("host", order))
-        if self.outcome is not None:
-            return self.outcome
-        if self.view is None:
-            raise NotAllowed("this process does not run in that lease")
-        return Hosted(lease_id, 3, self._own(caller, lease_id).guarantee, self.view, fresh=True)
-
-    def give_back_guest(self, caller: Caller, lease_id: int, number: int) -> None:
-        self.calls.append(("give_back_guest", number))
-        self._own(caller, lease_id)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None = None) -> Lease:
         self.calls.append(("renew", ttl_seconds))
