@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from nodeagent import __version__
+from nodeagent.cli.audit import audit
 from nodeagent.cli.bypass import bypass
 from nodeagent.cli.doctor import doctor
 from nodeagent.cli.drains import drain, undrain
@@ -175,7 +176,7 @@ def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
     click.echo(dump(left) if as_json else left_lines(left))
 
 
-for command in (bypass, docker_plugin, doctor, drain, slurm, simulate, undrain):
+for command in (audit, bypass, docker_plugin, doctor, drain, slurm, simulate, undrain):
     cli.add_command(command)
 
 

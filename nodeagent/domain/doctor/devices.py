@@ -230,7 +230,8 @@ def device_nodes(devices: Devices) -> Verdict:
     """/dev/kfd and each render node are there, and are the devices that they should be."""
     lost = [f"{one.path}: is missing" for one in devices.files if not one.there]
     wrong = [
-        f"{one.path}: is {one.number or 'no character device'}, not {one.expected}"
+        f"{one.path}: is {one.number or 'no character device'}"
+        + (f", not {one.expected}" if one.number else "")
         for one in devices.files
         if one.there and (one.number is None or one.expected not in (None, one.number))
     ]
