@@ -262,6 +262,8 @@ class EventAnswer(Answer):
     device: str | None
     reason: str | None
     data: dict[str, Any] | None
+    count: int
+    first_at: str
 
 
 class EventsAnswer(Answer):

@@ -62,10 +62,11 @@ class Agent(Protocol):
         device: str | None = None,
         holder: tuple[HolderKind, str] | None = None,
         since: float | None = None,
+        ended_since: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
-        """Leases by ascending id, from above *after*; *since* is wall-clock seconds."""
+        """Leases by ascending id, from above *after*; *since* and *ended_since* are wall-clock seconds."""
 
     def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease, once it is neither queued nor preparing nor releasing, or after *seconds*."""
@@ -114,6 +115,13 @@ class Agent(Protocol):
     def undrain_node(self, caller: Caller) -> NodeView: ...
 
     def events(
-        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
+        self,
+        caller: Caller,
+        after: int = 0,
+        wait: float = 0,
+        limit: int = 100,
+        *,
+        newest: bool = False,
+        lease: int | None = None,
     ) -> tuple[Event, ...]:
         """Events of ids above *after*, oldest first; with *newest* the last *limit* of them, at once."""

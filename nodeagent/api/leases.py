@@ -41,6 +41,7 @@ _FILTERS = (
         "Only leases of this holder, as kind:id; others than administrators find their own.",
     ),
     moment("since", "Only leases created at or after this time."),
+    moment("ended_since", "Only leases that ended at or after this time."),
     AFTER,
     LIMIT,
 )
@@ -81,6 +82,7 @@ class LeaseRoutes:
             device=query["device"] or None,
             holder=None if holder is None else _holder(holder),
             since=query["since"],
+            ended_since=query["ended_since"],
             after=query["after"],
             limit=query["limit"],
         )

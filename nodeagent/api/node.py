@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from nodeagent.api.answers import CallerAnswer, EventsAnswer, HealthAnswer, NodeAnswer
 from nodeagent.api.facade import Agent
-from nodeagent.api.fields import Body
+from nodeagent.api.fields import LARGEST_INTEGER, Body
 from nodeagent.api.metrics import MEDIA_TYPE as METRICS
 from nodeagent.api.models import DrainBody, EmptyBody
 from nodeagent.api.present import Presenter
@@ -17,6 +17,7 @@ from nodeagent.api.query import AFTER, LARGEST_PAGE, LIMIT, WAIT, whole
 from nodeagent.api.routes import JSON, RETRY_AFTER, Call, Promise, Reply, Route
 from nodeagent.api.waits import WaitingRoom
 
+_LEASE = whole("lease", 1, LARGEST_INTEGER, "Only what befell this lease.")
 _NEWEST = whole("newest", 1, LARGEST_PAGE, "Only so many of them, the newest; at once, whatever wait says.")
 
 
@@ -53,15 +54,16 @@ class NodeRoutes:
 
     def events(self, call: Call) -> Reply:
         after, wait, limit = call.query["after"], call.query["wait"], call.query["limit"]
+        lease = call.query["lease"]
         headers: Mapping[str, str] = {}
         if call.query["newest"] is not None:
-            found = self._agent.events(call.caller, after, 0, call.query["newest"], newest=True)
+            found = self._agent.events(call.caller, after, 0, call.query["newest"], newest=True, lease=lease)
         elif wait:
             with self._waiting.seat(call.caller) as seated:
-                found = self._agent.events(call.caller, after, wait if seated else 0, limit)
+                found = self._agent.events(call.caller, after, wait if seated else 0, limit, lease=lease)
             headers = {} if seated else RETRY_AFTER
         else:
-            found = self._agent.events(call.caller, after, 0, limit)
+            found = self._agent.events(call.caller, after, 0, limit, lease=lease)
         shown = [self._presenter.event(event, call.viewer) for event in found]
         return Reply(EventsAnswer(events=shown, next=shown[-1].id if shown else after), headers=headers)
 
@@ -112,7 +114,7 @@ class NodeRoutes:
                 self.events,
                 {200: Promise("Events by ascending id; next is the cursor.", EventsAnswer, ("Retry-After",))},
                 problems=(403, 503),
-                query=(AFTER, WAIT, LIMIT, _NEWEST),
+                query=(AFTER, WAIT, LIMIT, _NEWEST, _LEASE),
                 web=True,
             ),
             Route(

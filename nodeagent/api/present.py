@@ -175,6 +175,8 @@ class Presenter:
             device=event.device,
             reason=event.reason if seen else None,
             data=dict(event.data) if seen and event.data is not None else None,
+            count=event.count,
+            first_at=timestamp(event.at if event.first_at is None else event.first_at),
         )
 
     def refusal(self, refusal: Refusal) -> answers.ProblemAnswer:

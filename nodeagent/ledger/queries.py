@@ -137,12 +137,14 @@ class Queries(ABC):
         holder: tuple[HolderKind, str] | None = None,
         also: Collection[int] = (),
         since: float | None = None,
+        ended_since: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
         """At most *limit* leases of ids above *after*, which is the cursor, lowest first.
 
-        *since*: wall-clock seconds; only those created then or later. *also*: ids that count as *holder*'s.
+        *since*, *ended_since*: wall-clock seconds; only those created, or ended, then or later. *also*: ids
+        that count as *holder*'s.
         """
         wanted: list[ColumnElement[bool]] = [leases.c.id > after]
         if state is not None:
@@ -156,6 +158,8 @@ class Queries(ABC):
             wanted.append(or_(held, leases.c.id.in_(also)) if also else held)
         if since is not None:
             wanted.append(leases.c.created_at >= since)
+        if ended_since is not None:
+            wanted.append(leases.c.ended_at >= ended_since)
         return self._read_leases(_leases().where(*wanted).limit(_bounded(limit)))
 
     def live(self, state: LeaseState | None = None) -> tuple[Lease, ...]:

@@ -174,6 +174,7 @@ class Agent:
         device: str | None = None,
         holder: tuple[HolderKind, str] | None = None,
         since: float | None = None,
+        ended_since: float | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Lease, ...]:
@@ -190,6 +191,7 @@ class Agent:
             holder=holder,
             also=also,
             since=since,
+            ended_since=ended_since,
             after=after,
             limit=limit,
         )
@@ -306,7 +308,14 @@ class Agent:
     # -- events -------------------------------------------------------------------------------------
 
     def events(
-        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
+        self,
+        caller: Caller,
+        after: int = 0,
+        wait: float = 0,
+        limit: int = 100,
+        *,
+        newest: bool = False,
+        lease: int | None = None,
     ) -> tuple[Event, ...]:
         """Events after the one numbered *after*: all of them for administrators, their own for others."""
         if owns_nothing(caller):
@@ -314,7 +323,8 @@ class Agent:
         own = None if caller.administrator else caller.uid
 
         def look() -> tuple[Event, ...] | None:
-            return self._parts.ledger.events(after=after, limit=limit, uid=own, newest=newest) or None
+            found = self._parts.ledger.events(after, limit, lease, own, newest=newest)
+            return found or None
 
         return self._parts.changes.wait_for(look, wait) or ()
 

@@ -267,10 +267,17 @@ class FakeAgent(FakeGuests):
         return self.node()
 
     def events(
-        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, *, newest: bool = False
+        self,
+        caller: Caller,
+        after: int = 0,
+        wait: float = 0,
+        limit: int = 100,
+        *,
+        newest: bool = False,
+        lease: int | None = None,
     ) -> tuple[Event, ...]:
         self._fail()
-        found = tuple(event for event in self.records if event.id > after)
+        found = tuple(event for event in self.records if event.id > after and lease in (None, event.lease))
         found = found[-limit:] if newest else found[:limit]
         if wait and not found:
             self.calls.append(("wait", wait))

@@ -189,7 +189,7 @@ def test_filters_reach_the_agent_as_types(root, agent):
     """States, holder, time and cursor arrive as the service knows them."""
     assert root.get(
         "/v1/leases?state=active,queued&user=7&device=0000:c1:00.0/0&holder=slurm:17"
-        "&since=2027-01-15T08:00:00Z&after=5&limit=2"
+        "&since=2027-01-15T08:00:00Z&ended_since=2027-01-15T08:00:01Z&after=5&limit=2"
     ).json == {"leases": [], "next": None}
     assert agent.calls[-1] == (
         "leases",
@@ -199,6 +199,7 @@ def test_filters_reach_the_agent_as_types(root, agent):
             "device": "0000:c1:00.0/0",
             "holder": (HolderKind.SLURM, "17"),
             "since": 1_800_000_000.0,
+            "ended_since": 1_800_000_001.0,
             "after": 5,
             "limit": 2,
         },

@@ -148,6 +148,19 @@ def test_waits_are_bounded(user, wait):
     assert (answer.status_code, answer.json["field"]) == (422, "wait")
 
 
+def test_the_events_of_a_lease(client_of, agent):
+    """Those of one lease alone, with how often each came and since when."""
+    agent.records = [
+        Event(5, "renewed", 1_800_000_060.0, 1, "b", 1000, 1001, count=7, first_at=1_800_000_000.0),
+        Event(6, "granted", 1_800_000_001.0, 2, "b", uid=1000, lease=1002),
+    ]
+    (event,) = client_of(1000).get("/v1/events?lease=1001&newest=20").json["events"]
+    assert (event["id"], event["count"]) == (5, 7)
+    assert (event["first_at"], event["at"]) == ("2027-01-15T08:00:00.000Z", "2027-01-15T08:01:00.000Z")
+    (once,) = client_of(1000).get("/v1/events?lease=1002").json["events"]
+    assert (once["count"], once["first_at"]) == (1, once["at"])
+
+
 def test_the_newest_events(client_of, agent):
     """The last of them, oldest first, and the cursor behind: what a page shows when it is opened."""
     agent.records = [Event(at, "granted", 1_800_000_000.0, 1, "b", uid=1000, lease=at) for at in range(1, 9)]

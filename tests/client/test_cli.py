@@ -258,6 +258,39 @@ def test_env_of_a_lease_that_has_none(agent: Any, gpulease: Any, state: str, cod
     assert f"gpulease: {code}: lease 1001" in done.stderr
 
 
+def test_history(agent: Any, gpulease: Any) -> None:
+    """Leases that ended, in the order in which they did and escaped; the agent filters by their end."""
+    agent.add_lease(state="released", ended_at="2031-05-04T12:10:00.000Z", reason="done\x1b[2J")
+    agent.add_lease(state="failed", ended_at="2031-05-04T12:05:00.000Z", reason="not clean")
+    agent.add_lease()
+    first, second = gpulease("history").stdout.splitlines()[1:]
+    assert first.startswith("1002") and "failed" in first and "not clean" in first
+    assert second.startswith("1001") and "done\\x1b[2J" in second
+    (failed,) = gpulease("history", "--state", "failed").stdout.splitlines()[1:]
+    assert failed.split() == first.split()
+    assert gpulease("history", "--device", "none/9").stdout.splitlines()[1:] == []
+    gpulease("history", "--since", "2031-05-04T12:00:00Z", "--user", "5")
+    assert "ended_since=2031-05-04T12:00:00Z" in agent.requests[-1][1].replace("%3A", ":")
+    assert "user=5" in agent.requests[-1][1] and "state=released,failed,cancelled" in agent.requests[-1][1]
+    body = json.loads(gpulease("history", "--json").stdout)
+    assert [lease["id"] for lease in body["leases"]] == [1002, 1001]
+
+
+def test_show_ends_with_what_befell_the_lease(agent: Any, gpulease: Any) -> None:
+    """Its events, as many times as they came; none where there are none to see."""
+    agent.add_lease()
+    assert "events" not in gpulease("show", "1001").stdout
+    agent.events = [
+        {"id": 1, "kind": "granted", "at": "2031-05-04T12:00:00Z", "lease": 1001, "reason": "asked"},
+        {"id": 2, "kind": "renewed", "at": "2031-05-04T12:01:00Z", "lease": 1001, "count": 12},
+    ]
+    lines = gpulease("show", "1001").stdout.splitlines()
+    at = lines.index("  events")
+    assert lines[at + 1] == "    2031-05-04T12:00:00Z  granted  asked"
+    assert lines[at + 2].startswith("    2031-05-04T12:01:00Z  renewed ") and lines[at + 2].endswith("12")
+    assert "newest=20" in agent.requests[-1][1] and "lease=1001" in agent.requests[-1][1]
+
+
 def test_events(agent: Any, gpulease: Any) -> None:
     """events lists who did what, escaped."""
     agent.events = [

@@ -17,6 +17,7 @@ from gpulease.containers.flags import ENGINES
 from gpulease.errors import FAILED_BEFORE_START, AnswerError, GpuleaseError, UsageError
 from gpulease.filters import DEVICE_STATES, LEASE_STATES, add_filters
 from gpulease.ids import ID_FORMS
+from gpulease.models import ENDED_STATES
 from gpulease.options import add_request_options, positive, value_of
 from gpulease.relay import Interrupted
 from gpulease.screen import Screen
@@ -99,7 +100,9 @@ def _add_reading(command: _Add) -> None:
     )
     add_filters(numbering, "device")
     _add_top(command)
-    command("show", "one lease").add_argument("id", metavar="ID", help=ID_FORMS)
+    command("show", "one lease, and what befell it").add_argument("id", metavar="ID", help=ID_FORMS)
+    ended = command("history", "leases that ended, of the last week unless --since says otherwise")
+    add_filters(ended, "user", "state", "device", "since", states=ENDED_STATES)
     events = command("events", "who did what, when and why; with --json one a line")
     add_filters(events, "user", "device", "since")
     events.add_argument(

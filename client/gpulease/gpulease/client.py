@@ -62,15 +62,25 @@ class Client:
         user: Optional[int] = None,
         device: Optional[str] = None,
         holder: Optional[tuple[str, str]] = None,
+        ended_since: Optional[str] = None,
     ) -> tuple[Lease, ...]:
-        """Every lease that fits all filters, in the order of ids; no *state* means any that has not ended."""
+        """Every lease that fits all filters, in the order of ids; no *state* means any that has not ended.
+
+        *ended_since*: an RFC 3339 time.
+        """
         wanted = tuple(state) or LIVE_STATES
         named = ":".join(holder) if holder else None
         found: list[Lease] = []
         cursor: object = None
         while True:
             query = _query(
-                state=",".join(wanted), user=user, device=device, holder=named, after=cursor, limit=PAGE
+                state=",".join(wanted),
+                user=user,
+                device=device,
+                holder=named,
+                ended_since=ended_since,
+                after=cursor,
+                limit=PAGE,
             )
             page = self._get(f"/v1/leases{query}")
             leases = [Lease.from_raw(item) for item in items(page, "leases")]
@@ -176,9 +186,9 @@ class Client:
         last = max((event.id for event in events), default=after)
         return events, following if isinstance(following, int) and following > after else last
 
-    def newest_events(self, count: int) -> tuple[Event, ...]:
-        """The last *count* events that the caller may see, oldest first."""
-        page = self._get(f"/v1/events{_query(newest=count)}")
+    def newest_events(self, count: int, lease: Optional[int] = None) -> tuple[Event, ...]:
+        """The last *count* events that the caller may see, oldest first; only those of *lease*, if given."""
+        page = self._get(f"/v1/events{_query(newest=count, lease=lease)}")
         return tuple(Event.from_raw(item) for item in items(page, "events"))
 
     def _slice(self, asked: Mapping[str, Any]) -> dict[str, Any]:

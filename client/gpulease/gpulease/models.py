@@ -71,6 +71,7 @@ class Lease:
     cgroup: Optional[str]
     created_at: Optional[str]
     expires_at: Optional[str]
+    ended_at: Optional[str]
     reason: Optional[str]
     raw: Raw = field(repr=False, compare=False)
 
@@ -94,6 +95,7 @@ class Lease:
             cgroup=text(raw, "cgroup"),
             created_at=text(raw, "created_at"),
             expires_at=text(raw, "expires_at"),
+            ended_at=text(raw, "ended_at"),
             reason=text(raw, "reason"),
             raw=raw,
         )
@@ -217,6 +219,7 @@ class Event:
     lease: Optional[int]
     device: Optional[str]
     reason: Optional[str]
+    count: int
     raw: Raw = field(repr=False, compare=False)
 
     @classmethod
@@ -229,6 +232,7 @@ class Event:
             lease=number(raw, "lease"),
             device=text(raw, "device"),
             reason=text(raw, "reason"),
+            count=number(raw, "count") or 1,
             raw=raw,
         )
 

@@ -1,19 +1,30 @@
-"""The commands that only look: status, devices, numbering, show, events."""
+"""The commands that only look: status, devices, numbering, show, history, events."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from typing import Optional
 
 from gpulease.client import Client
 from gpulease.command import Invocation
-from gpulease.errors import Unknown
+from gpulease.errors import InvalidField, Unknown
 from gpulease.filters import named_devices, wanted_devices, wanted_events, wanted_leases
 from gpulease.ids import lease_id, lease_ids
-from gpulease.models import LIVE_STATES, Lease
-from gpulease.show import show_devices, show_event, show_lease, show_numbering, show_status
+from gpulease.models import ENDED_STATES, LIVE_STATES, Event, Lease
+from gpulease.show import (
+    show_devices,
+    show_event,
+    show_history,
+    show_lease,
+    show_lease_events,
+    show_numbering,
+    show_status,
+)
 
 _EVENT_WAIT_SECONDS = 5
+_LEASE_EVENTS = 20  # shown with a lease
+_HISTORY = timedelta(days=7)  # that are shown unless told otherwise
 
 
 def status(call: Invocation) -> int:
@@ -83,6 +94,30 @@ def show(call: Invocation) -> int:
     else:
         for lease in leases:
             show_lease(call.out, lease)
+            show_lease_events(call.out, _events_of(call, lease))
+    return 0
+
+
+def _events_of(call: Invocation, lease: Lease) -> tuple[Event, ...]:
+    """The last of what befell it; an agent of the version before cannot tell."""
+    try:
+        return call.client.newest_events(_LEASE_EVENTS, lease=lease.id)
+    except InvalidField:
+        return ()
+
+
+def history(call: Invocation) -> int:
+    """Leases that ended within --since."""
+    since = call.args.since or datetime.now(timezone.utc) - _HISTORY
+    states = (call.args.state,) if call.args.state else ENDED_STATES
+    ended = call.client.leases(states, user=call.args.user, ended_since=f"{since:%Y-%m-%dT%H:%M:%SZ}")
+    keys = _keys(call)
+    found = [lease for lease in ended if not keys or any(one.device in keys for one in lease.slices)]
+    found.sort(key=lambda lease: lease.ended_at or "")
+    if call.args.json:
+        call.body({"leases": [lease.raw for lease in found], "next": None})
+    else:
+        show_history(call.out, found)
     return 0
 
 

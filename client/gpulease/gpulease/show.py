@@ -191,10 +191,42 @@ def _told(one: Slice) -> str:
     return "" if one.told_bytes is None else f", of which its programs tell {human_size(one.told_bytes)}"
 
 
+def show_history(screen: Screen, leases: Sequence[Lease]) -> None:
+    """Leases that ended, the last one below."""
+    titles = ("LEASE", "STATE", "HOLDER", "DEVICES", "CUS", "VRAM", "FROM", "TO", "REASON")
+    rows = [
+        (
+            lease.id,
+            lease.state,
+            holder(lease),
+            ",".join(sorted({one.device for one in lease.slices})) or "-",
+            sum(one.cu_count or 0 for one in lease.slices),
+            human_size(sum(one.vram_bytes or 0 for one in lease.slices)),
+            lease.created_at or "-",
+            lease.ended_at or "-",
+            lease.reason or "-",
+        )
+        for lease in leases
+    ]
+    table(screen, titles, rows)
+
+
+def show_lease_events(screen: Screen, events: Sequence[Event]) -> None:
+    """What befell one lease, below it."""
+    if events:
+        screen.line("  events")
+    for event in events:
+        screen.line(f"    {event.at or '?'}  {_kind(screen, event)}  {event.reason or ''}".rstrip())
+
+
+def _kind(screen: Screen, event: Event) -> str:
+    return event.kind if event.count == 1 else f"{event.kind} {screen.times}{event.count}"
+
+
 def show_event(screen: Screen, event: Event) -> None:
     facts = [
         event.at or "?",
-        event.kind,
+        _kind(screen, event),
         f"lease {event.lease}" if event.lease is not None else None,
         event.device,
         f"uid {event.uid}" if event.uid is not None else None,
