@@ -267,22 +267,16 @@ class FakeAgent(FakeGuests):
         return self.node()
 
     def events(
-        self,
-        caller: Caller,
-        after: int = 0,
-        wait: float = 0,
-        limit: int = 100,
-        *,
-        newest: bool = False,
-        lease: int | None = None,
+        self, caller: Caller, after: int = 0, wait: float = 0, limit: int = 100, **more: Any
     ) -> tuple[Event, ...]:
         self._fail()
-        found = tuple(event for event in self.records if event.id > after and lease in (None, event.lease))
-        found = found[-limit:] if newest else found[:limit]
+        found = [event for event in self.records if event.id > after]
+        found = [event for event in found if more.get("lease") in (None, event.lease)]
+        found = found[-limit:] if more.get("newest") else found[:limit]
         if wait and not found:
             self.calls.append(("wait", wait))
             self.on_wait(wait)
-        return found
+        return tuple(found)
 
     def _device(self, key: str) -> Device:
         device = self.found.device(key)

@@ -300,17 +300,6 @@ def test_devices_are_registered_by_epoch(ledger: Ledger) -> None:
     assert found == {CARD: (3, 8, "SPX"), OTHER: (0, 32, "SPX")}
 
 
-def test_ended_leases_are_found_by_their_end(ledger: Ledger, clock: build.TurnedClock) -> None:
-    """From a time on, whenever they began; live ones have not ended."""
-    with ledger.write() as tx:
-        ids = [opened(tx, placed(cus)) for cus in ("0", "1", "2")]
-        released(tx, ids[0])
-        clock.now += 100
-        released(tx, ids[1])
-    assert [each.id for each in ledger.leases(ended_since=clock.now - 50)] == [ids[1]]
-    assert [each.id for each in ledger.leases(ended_since=0)] == ids[:2]
-
-
 def test_pruning_takes_what_is_old_and_clean(ledger: Ledger, clock: build.TurnedClock) -> None:
     """Old ended leases go with their journal; live, recent and quarantined ones stay."""
     with ledger.write() as tx:

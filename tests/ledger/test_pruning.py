@@ -1,7 +1,8 @@
-"""What is pruned so that no user fills the disk."""
+"""What is pruned so that no user fills the disk, and what is found of what ended."""
 
 from __future__ import annotations
 
+import ledger_builders as build
 from ledger_builders import opened, placed, released
 
 from nodeagent.ledger.ledger import Ledger
@@ -18,3 +19,14 @@ def test_no_user_fills_the_ledger_with_ended_leases(ledger: Ledger) -> None:
         released(tx, other)
         assert tx.prune(leases_before=0, max_events=99, max_event_bytes=10**6, max_leases=2) == 2
     assert [each.id for each in ledger.leases()] == [*mine[2:], other]
+
+
+def test_ended_leases_are_found_by_their_end(ledger: Ledger, clock: build.TurnedClock) -> None:
+    """From a time on, whenever they began; live ones have not ended."""
+    with ledger.write() as tx:
+        ids = [opened(tx, placed(cus)) for cus in ("0", "1", "2")]
+        released(tx, ids[0])
+        clock.now += 100
+        released(tx, ids[1])
+    assert [each.id for each in ledger.leases(ended_since=clock.now - 50)] == [ids[1]]
+    assert [each.id for each in ledger.leases(ended_since=0)] == ids[:2]
