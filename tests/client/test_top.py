@@ -162,18 +162,28 @@ def test_an_agent_of_before_has_no_newest_events(agent: Any, gpulease: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "command", [("top",), ("top", "--once"), ("status",), ("devices",), ("show", "1001")]
+    "command",
+    [
+        *(("top",), ("top", "--once"), ("top", "--json"), ("status",), ("devices",), ("devices", "--json")),
+        *(("numbering",), ("show", "1001"), ("show", "1001", "--json"), ("events",), ("events", "--json")),
+        *(("env", "1001"), ("renew", "1001"), ("release", "1001"), ("show", "1"), ("release", "mine")),
+    ],
+    ids=" ".join,
 )
 def test_no_text_of_others_commands_the_terminal(agent: Any, window: Any, command: tuple[str, ...]) -> None:
     """In frames, boxes and lines alike: what is hostile is written out; only our own sequences are sent."""
-    agent.add_lease(holder={"kind": HOSTILE, "id": HOSTILE, "uid": 5}, reason=HOSTILE)
-    agent.devices[0].update(product=HOSTILE, reason=HOSTILE, state="unhealthy")
+    environment = {"GPULEASE_ID": HOSTILE, HOSTILE: HOSTILE}
+    holder = {"kind": HOSTILE, "id": HOSTILE, "uid": os.getuid()}
+    agent.add_lease(holder=holder, reason=HOSTILE, cgroup=HOSTILE, environment=environment)
+    agent.leases[1] = {**agent.leases[1001], "id": 1, "state": HOSTILE, "slices": [{"device": HOSTILE}]}
+    agent.devices[0].update(product=HOSTILE, reason=HOSTILE, uuid=HOSTILE, gfx=HOSTILE, state="unhealthy")
     agent.events += [{"id": 1, "kind": HOSTILE, "reason": HOSTILE, "device": HOSTILE}]
     seen = window(*command)
-    seen.until(lambda text: SHOWN[:20] in text)
     if command == ("top",):
+        seen.until(lambda text: SHOWN[:20] in text)
         seen.key("q")
     seen.end()
+    assert "1b[2J" in seen.text or "control characters" in seen.text  # env refuses
     left = OURS.sub("", seen.text)
     assert not [one for one in left if not one.isprintable() and one not in "\r\n"]
 
