@@ -192,7 +192,7 @@ class DevicesAnswer(Answer):
 
 
 class CallerAnswer(Answer):
-    uid: int
+    uid: int | None  # None: by TCP, nobody in particular
     administrator: bool
 
 

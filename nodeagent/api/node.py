@@ -16,6 +16,7 @@ from nodeagent.api.problems import Unhealthy
 from nodeagent.api.query import AFTER, LARGEST_PAGE, LIMIT, WAIT, whole
 from nodeagent.api.routes import JSON, RETRY_AFTER, Call, Promise, Reply, Route
 from nodeagent.api.waits import WaitingRoom
+from nodeagent.service.orders import ANONYMOUS
 
 _LEASE = whole("lease", 1, LARGEST_INTEGER, "Only what befell this lease.")
 _NEWEST = whole("newest", 1, LARGEST_PAGE, "Only so many of them, the newest; at once, whatever wait says.")
@@ -42,7 +43,9 @@ class NodeRoutes:
         return Reply(self._presenter.node(self._agent.node()))
 
     def caller(self, call: Call) -> Reply:
-        return Reply(CallerAnswer(uid=call.caller.uid, administrator=call.caller.administrator))
+        caller = call.caller
+        uid = None if caller.uid == ANONYMOUS else caller.uid
+        return Reply(CallerAnswer(uid=uid, administrator=caller.administrator))
 
     def drain(self, call: Call) -> Reply:
         body = cast(DrainBody, call.body)

@@ -8,6 +8,7 @@ import pytest
 
 from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.domain.records import Event
+from nodeagent.service.orders import ANONYMOUS
 
 ROUTES = ["/v1/node", "/v1/devices", "/v1/leases", "/v1/events", "/healthz", "/readyz", "/metrics", "/"]
 
@@ -168,10 +169,12 @@ def test_the_newest_events(client_of, agent):
     assert ([event["id"] for event in answer["events"]], answer["next"]) == ([6, 7, 8], 8)
 
 
-@pytest.mark.parametrize(("uid", "administrator"), [(0, True), (1000, False)])
-def test_who_the_caller_is_taken_for(client_of, uid, administrator):
-    """As the kernel says, whatever the page would like."""
-    assert client_of(uid).get("/v1/caller").json == {"uid": uid, "administrator": administrator}
+@pytest.mark.parametrize(
+    ("uid", "shown", "administrator"), [(0, 0, True), (1000, 1000, False), (ANONYMOUS, None, False)]
+)
+def test_who_the_caller_is_taken_for(client_of, uid, shown, administrator):
+    """As the kernel says, whatever the page would like; who comes by TCP has no uid."""
+    assert client_of(uid).get("/v1/caller").json == {"uid": shown, "administrator": administrator}
 
 
 @pytest.mark.parametrize(

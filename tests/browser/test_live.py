@@ -99,6 +99,7 @@ def test_the_tcp_port_shows_the_node_to_who_has_the_token(page, node, web):
     assert "not shown" in page.value(f"document.getElementById('lease-{lease['id']}').textContent")
     assert page.value("document.querySelectorAll('main section button').length") == 0
     assert page.value("document.getElementById('event-list').textContent") == "No event is shown to you."
+    assert "nobody in particular" in page.value("document.getElementById('caller').textContent")
     bearer = "{headers: {Authorization: `Bearer ${sessionStorage.getItem('token')}`}, method: 'DELETE'}"
     act = f"fetch('/v1/leases/{lease['id']}', {bearer}).then((answer) => answer.status)"
     assert page.value(act) == 405

@@ -374,6 +374,8 @@ function show() {
   at("node").replaceChildren(foreign(node.name), ", ", foreign(node.machine), ", version ", foreign(node.version));
   at("health").className = node.ready ? "good" : "bad";
   at("health").replaceChildren(...(node.ready ? ["ready"] : ["grants nothing new: ", foreign(node.reason ?? "no reason given")]));
+  const who = caller.uid === null ? "you are nobody in particular, and may look" : `you are uid ${caller.uid}`;
+  at("caller").textContent = `; ${who}${caller.administrator ? ", an administrator" : ""}`;
   fill(at("warnings"), [{ key: "all", from: [node.drains, node.bypass], build: () => element("div", {}, ...warnings(node)) }]);
   fill(
     at("device-list"),
