@@ -26,7 +26,7 @@ from tests.slurm.settings import CALLS, OURS, SCRIPTS  # noqa: E402
 
 TURNS = 50
 BOTH = ("prolog", "epilog")
-CURL = ("curl", "-q", "-s", "--unix-socket", SOCKET, "http://agent/healthz")
+CURL = ("curl", "-q", "-s", "--unix-socket", SOCKET, "http://localhost/healthz")
 # What slurmd says of a job, to run its scripts without Slurm.
 JOB = (
     *("SLURM_JOB_ID=4000000", "SLURM_JOB_UID=61001", "SLURM_JOB_GID=61001", "SLURM_JOB_GPUS=0"),

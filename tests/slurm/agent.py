@@ -132,7 +132,7 @@ class ServedAgent:
 
     def call(self, method: str, target: str, **options: Any) -> Any:
         """One call as the node's root; what it answers, or None for no JSON."""
-        words = ("curl", "-qs", "--unix-socket", SOCKET, "-X", method, f"http://agent{target}")
+        words = ("curl", "-qs", "--unix-socket", SOCKET, "-X", method, f"http://localhost{target}")
         said = self.node.space.run(*words, **options).stdout
         return json.loads(said) if said[:1] in ("{", "[") else None
 
@@ -141,7 +141,7 @@ class ServedAgent:
         words = ("curl", "-qs", "--unix-socket", SOCKET, "--data-binary", "@-", "-H", OCTETS)
         body = "".join(f"{name}={value}\0" for name, value in fields.items())
         uid = None if user is None else USERS[user]
-        return self.node.space.run(*words, f"http://agent/v1/slurm/{call}", user=uid, input=body).stdout
+        return self.node.space.run(*words, f"http://localhost/v1/slurm/{call}", user=uid, input=body).stdout
 
     def leases(self, state: str = LIVE, after: int = 0) -> list[dict[str, Any]]:
         """The leases in these states, with ids above *after*."""
@@ -179,7 +179,7 @@ class ServedAgent:
         return (self.node.directory / "agent.log").read_text()[-3000:]
 
     def _ready(self) -> bool:
-        words = ("curl", "-qsf", "--unix-socket", SOCKET, "http://agent/readyz")
+        words = ("curl", "-qsf", "--unix-socket", SOCKET, "http://localhost/readyz")
         return self.node.space.run(*words).returncode == 0
 
     def _signal(self, number: int) -> list[int]:

@@ -100,7 +100,7 @@ def test_a_job_cannot_enter_another_jobs_lease(lab: Lab) -> None:
     ask = lab.public(
         "#!/bin/sh\n"
         "printf 'SLURM_JOB_ID=%s\\0' \"$1\" | curl -qs --unix-socket /run/nodeagent/api.sock --data-binary @-"
-        " -H 'Content-Type: application/octet-stream' http://agent/v1/slurm/task >$2.new; mv $2.new $2\n"
+        " -H 'Content-Type: application/octet-stream' http://localhost/v1/slurm/task >$2.new; mv $2.new $2\n"
     )
     file = lab.file()
     lab.cluster.srun("--gres=shard:1", str(ask), victim.job, str(file), user="alice")
