@@ -19,6 +19,7 @@ from pathlib import Path
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes, usage_path
 from nodeagent.adapters.hook_space import UsageSpace, make_own
 from nodeagent.adapters.hook_usage import CONTAINERS, HOLDERS, Usage, UsageFile, fresh
+from nodeagent.adapters.launcher import HERE, Launcher
 from nodeagent.adapters.lease_names import leases_of
 from nodeagent.adapters.replacing import replace
 from nodeagent.adapters.systemcalls import outside_fault
@@ -38,14 +39,16 @@ _PRELOADABLE = re.compile(
 class HookFiles:
     """The files below *root* of the agent instance whose cgroup subtree is *stem*.slice."""
 
-    def __init__(self, stem: str, *, root: Path = ROOT, library: Path = LIBRARY) -> None:
+    def __init__(
+        self, stem: str, *, root: Path = ROOT, library: Path = LIBRARY, launcher: Launcher = HERE
+    ) -> None:
         self._library = library
         self._public: Path | None = None
         self._found: tuple[str | None] | None = None  # by the last probe
         self._root = root
         self._limits = root / stem
         self._stem = stem
-        self._space = UsageSpace(root / "usage")
+        self._space = UsageSpace(root / "usage", launcher)
         self._placing = threading.Lock()  # two at a time would mount twice, or be given the same file system
 
     def unavailable(self) -> str | None:

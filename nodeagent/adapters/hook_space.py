@@ -11,14 +11,15 @@ import os
 import stat
 from pathlib import Path
 
-from nodeagent.adapters.systemcalls import MS_NODEV, MS_NOEXEC, MS_NOSUID, mount, umount
+from nodeagent.adapters.launcher import HERE, Launcher
 from nodeagent.domain.errors import OutsideFault
 
 # Mounted before anybody comes: a mount that is made later is not seen in mount namespaces that exist by then.
 READY = 8
 MOST = 128  # users beyond that share: somebody with countless uids must not make countless mounts
 PRIVATE = ".private"
-_MIB = 16  # 4 KiB and 4 KiB a device for each lease: two hundred leases of whole nodes
+# 4 KiB and 4 KiB a device for each lease: two hundred leases of whole nodes.
+_OPTIONS = "mode=0711,size=16m,nr_inodes=2048"
 
 
 class UsageSpace:
@@ -29,8 +30,9 @@ class UsageSpace:
     container's programs may write them whatever their uid, and nobody else.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, launcher: Launcher = HERE) -> None:
         self._root = root
+        self._launcher = launcher
 
     def prepare(self) -> None:
         """Make and mount those that shall be there; again is harmless."""
@@ -78,7 +80,7 @@ class UsageSpace:
         for space in self._spaces():
             with contextlib.suppress(OSError):
                 if space.is_mount() and _is_free(space):
-                    umount(space)
+                    self._launcher.unmount(space)
                 space.rmdir()
         with contextlib.suppress(OSError):
             self._root.rmdir()
@@ -98,7 +100,7 @@ class UsageSpace:
         space = self._root / str(number)
         make_own(space)
         if not space.is_mount():
-            _mount_tmpfs(space)
+            self._launcher.mount(space, _OPTIONS)
         return space
 
 
@@ -115,8 +117,3 @@ def _is_free(space: Path) -> bool:
     told = os.statvfs(space)
     mark = [entry for entry in space.iterdir() if entry.name.startswith(".")]
     return told.f_files - told.f_ffree == 1 + len(mark)  # its root directory, and these
-
-
-def _mount_tmpfs(directory: Path) -> None:
-    options = f"mode=0711,size={_MIB}m,nr_inodes=2048"
-    mount("gpulease", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)

@@ -34,16 +34,16 @@ class Inherited:
     limits: Mapping[int, tuple[int, int]]  # soft and hard by RLIMIT_ number
 
 
-def inherited_from(peer: Peer) -> Inherited:
-    """Read what *peer* would hand down.
+def inherited_from(peer: Peer, world: Path = PROC / "self") -> Inherited:
+    """Read what *peer* would hand down. *world*: the /proc directory of a process as who starts the command.
 
     Raises:
         NotAllowed: the peer has ended, or lives in a namespace, root or sandbox of its own that a launch by
             the agent would take it out of.
     """
     try:
-        status = _status(peer.pid)
-        _check_same_world(peer.pid, status)
+        status = _status(PROC / str(peer.pid))
+        _check_same_world(peer.pid, status, world)
         found = Inherited(
             umask=int(status["Umask"], 8),
             nice=os.getpriority(os.PRIO_PROCESS, peer.pid),
@@ -61,28 +61,28 @@ def inherited_from(peer: Peer) -> Inherited:
     return found
 
 
-def _check_same_world(pid: int, status: Mapping[str, str]) -> None:
+def _check_same_world(pid: int, status: Mapping[str, str], world: Path) -> None:
     for name in _NAMESPACES:
-        if not _same(pid, f"ns/{name}"):
+        if not _same(pid, world, f"ns/{name}"):
             raise NotAllowed(f"the peer lives in a {name} namespace of its own, which a launch would leave")
-    if not _same(pid, "root"):
+    if not _same(pid, world, "root"):
         raise NotAllowed("the peer has a root directory of its own, which a launch would leave")
     if status.get("Seccomp", "0") != "0":
         raise NotAllowed("the peer is under a seccomp filter, which a launch would leave")
-    own = _status(os.getpid())
+    own = _status(world)
     if _lacks(status["CapBnd"], own["CapBnd"]):
         raise NotAllowed("the peer's capabilities are bounded, which a launch would undo")
     if status["Uid"].split()[1] == "0" and _lacks(status["CapEff"], own["CapEff"]):
         raise NotAllowed("the peer is root with less than all capabilities, which a launch would undo")
-    if _label(pid) != _label(os.getpid()):
+    if _label(PROC / str(pid)) != _label(world):
         raise NotAllowed("the peer has another security label than the agent, which a launch would leave")
 
 
-def _same(pid: int, name: str) -> bool:
+def _same(pid: int, world: Path, name: str) -> bool:
     try:
-        theirs, ours = (PROC / str(pid) / name).stat(), (PROC / "self" / name).stat()
+        theirs, ours = (PROC / str(pid) / name).stat(), (world / name).stat()
     except FileNotFoundError:
-        return not (PROC / "self" / name).exists()  # a kernel without that namespace
+        return not (world / name).exists()  # a kernel without that namespace
     return (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
 
 
@@ -90,15 +90,15 @@ def _lacks(theirs: str, ours: str) -> bool:
     return bool(int(ours, 16) & ~int(theirs, 16))
 
 
-def _label(pid: int) -> str:
+def _label(process: Path) -> str:
     try:
-        return (PROC / str(pid) / "attr/current").read_text().strip("\0\n")
+        return (process / "attr/current").read_text().strip("\0\n")
     except OSError:
         return ""  # no security module has a say
 
 
-def _status(pid: int) -> dict[str, str]:
-    lines = Path(PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+def _status(process: Path) -> dict[str, str]:
+    lines = (process / "status").read_text(encoding="utf-8", errors="replace").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

@@ -14,13 +14,13 @@ import errno
 import os
 import platform
 import select
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.adapters.hook_format import HookDevice, limits_bytes
 from nodeagent.adapters.inheritance import Inherited
+from nodeagent.adapters.launcher import HERE, LONGEST_START_SECONDS, Launcher
 from nodeagent.adapters.systemcalls import outside_fault
 from nodeagent.domain.errors import AgentError, InvalidField, NotAllowed, OutsideFault
 
@@ -28,7 +28,6 @@ BINARY = Path(__file__).parent.parent / "hook" / "gpulease-supervisor"
 KFD, DRI = Path("/dev/kfd"), Path("/dev/dri")
 KFD_PROCESSES = Path("/sys/class/kfd/kfd/proc")
 
-_LONGEST_START_SECONDS = 4.0  # the start is answered by a request, which holds its thread for five at most
 _REFUSALS = {
     "peer": "the process that asked has ended, or runs a privileged program: launch from an ordinary one",
     "seals": "the command must lie in a memory file that is sealed against every change",
@@ -99,12 +98,19 @@ class Supervisor:
         kfd: Path = KFD,
         kfd_processes: Path = KFD_PROCESSES,
         dri: Path = DRI,
+        launcher: Launcher = HERE,
     ) -> None:
         self._binary = binary
         self._kfd = kfd
         self._kfd_processes = kfd_processes
         self._dri = dri
+        self._launcher = launcher
         self._probed: dict[str, str | None] = {}
+
+    @property
+    def world(self) -> Path:
+        """What a command begins with: see `Launcher`."""
+        return self._launcher.world
 
     def unavailable(self) -> str | None:
         """Why no command can be supervised here, or None. The kernel is asked once, by trying."""
@@ -153,19 +159,7 @@ class Supervisor:
             words = _words(launch, [*held, ("answer", writing)])
             request = stack.enter_context(_memory_file(b"request", words))
             try:
-                # It forks and ends at once: the one that stays is not the agent's child.
-                subprocess.run(
-                    [self._binary, "launch", str(request)],
-                    pass_fds=sorted({*passed, request}),
-                    cwd="/",
-                    env={},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    check=False,  # it answers by the pipe
-                    timeout=_LONGEST_START_SECONDS,
-                )
-            except (OSError, subprocess.SubprocessError) as fault:
-                raise OutsideFault(self._binary, f"cannot be started: {fault}") from fault
+                self._launcher.launch(self._binary, request, sorted(passed))
             finally:
                 os.close(writing)
             return self._started(_read_line(reading))
@@ -202,17 +196,8 @@ class Supervisor:
 
     def _probe(self, what: str) -> str | None:
         if what not in self._probed:
-            self._probed[what] = self._tried(what)
+            self._probed[what] = self._launcher.probe(self._binary, what)
         return self._probed[what]
-
-    def _tried(self, what: str) -> str | None:
-        try:
-            tried = subprocess.run(
-                [self._binary, what], capture_output=True, text=True, timeout=10, check=False
-            )
-        except (OSError, subprocess.SubprocessError) as fault:
-            return f"{self._binary}: {fault}"
-        return None if tried.returncode == 0 else tried.stdout.strip() or f"{self._binary}: {what} failed"
 
 
 def _words(launch: Launch, held: Sequence[tuple[str, object]]) -> bytes:
@@ -268,6 +253,6 @@ def _read_line(descriptor: int) -> str:
     """A line of at most a pipe's atomic size, or as much as came in time."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    if not poll.poll(_LONGEST_START_SECONDS * 1000):
+    if not poll.poll(LONGEST_START_SECONDS * 1000):
         return ""
     return os.read(descriptor, 4096).decode("ascii", "replace").strip()

@@ -18,6 +18,7 @@ from nodeagent.api.worker import FairWorker
 from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.errors import OutsideFault
 
+FIRST_INHERITED = 3  # SD_LISTEN_FDS_START
 LONGEST_PATH = 107  # bytes; sun_path less its NUL
 
 
@@ -82,6 +83,14 @@ class AgentServer(BaseApplication):  # type: ignore[misc]
 def inherits_socket() -> bool:
     """Whether the service manager opened the socket for this process (sd_listen_fds(3))."""
     return os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS", "0") != "0"
+
+
+def inherited_path() -> Path | None:
+    """Where the socket that the service manager opened listens, if it did."""
+    if not inherits_socket():
+        return None
+    with socket.socket(fileno=os.dup(FIRST_INHERITED)) as inherited:
+        return Path(os.fsdecode(inherited.getsockname()))
 
 
 def check_socket_path(path: Path) -> None:

@@ -47,13 +47,22 @@ def cli() -> None:
     "--socket", type=click.Path(path_type=Path), help="Listen here, instead of where the settings say."
 )
 @STATE_DIR
+@click.option(
+    "--launcher",
+    type=click.Path(path_type=Path),
+    help="Have what listens here start commands and mount: for an agent in systemd's sandbox.",
+)
 def serve(
-    config_path: Path | None, simulate: str | None, socket: Path | None, state_dir: Path | None
+    config_path: Path | None,
+    simulate: str | None,
+    socket: Path | None,
+    state_dir: Path | None,
+    launcher: Path | None,
 ) -> None:
     """Run the agent in the foreground; `GET /readyz` answers 200 once it is ready."""
     from nodeagent.cli.serving import serve as run
 
-    run(config_path, simulate=simulate, socket=socket, state_dir=state_dir)
+    run(config_path, simulate=simulate, socket=socket, state_dir=state_dir, launcher=launcher)
 
 
 @cli.command()

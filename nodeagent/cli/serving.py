@@ -11,23 +11,30 @@ import structlog
 
 from nodeagent import config as settings
 from nodeagent import wiring
+from nodeagent.adapters.launcher import HERE, Launcher, Outside
 from nodeagent.adapters.private_directory import check_private
+from nodeagent.adapters.service_manager import take_service_manager
 from nodeagent.adapters.sole import sole
-from nodeagent.api.server import AgentServer, Hooks, ServerSettings
+from nodeagent.api.server import AgentServer, Hooks, ServerSettings, inherited_path
 from nodeagent.domain.errors import InvalidField
 
 log = structlog.get_logger()
 
 
 def serve(
-    config_path: Path | None, *, simulate: str | None, socket: Path | None, state_dir: Path | None
+    config_path: Path | None,
+    *,
+    simulate: str | None,
+    socket: Path | None,
+    state_dir: Path | None,
+    launcher: Path | None = None,
 ) -> None:
     """Serve in the foreground. Wrong settings are dropped with a warning: one error must not stop a fleet."""
     configure_logging()
     config, complaints = settings.check(config_path or settings.DEFAULT_PATH)
     for complaint in complaints:
         log.warning("setting ignored", why=complaint)
-    config = config.overridden(socket=socket, state_dir=state_dir)
+    config = config.overridden(socket=_socket(socket or config.server.socket), state_dir=state_dir)
     state = config.state.directory
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -35,12 +42,24 @@ def serve(
         raise InvalidField("state.directory", f"{state}: {error.strerror}") from None
     check_private(state)
     with sole(state):
-        _serve(config, simulate)
+        _serve(config, simulate, Outside(launcher) if launcher else HERE)
 
 
-def _serve(config: settings.Config, simulate: str | None) -> None:
-    node = wiring.simulated_node(simulate, config.state.directory) if simulate else wiring.this_node()
-    built = wiring.build(config, node)
+def _socket(wanted: Path) -> Path:
+    """Where the agent listens: what systemd opened for it is open already."""
+    opened = inherited_path()
+    if opened is not None and opened != wanted:
+        log.warning("nodeagent.socket listens elsewhere", there=str(opened), settings=str(wanted))
+    return opened or wanted
+
+
+def _serve(config: settings.Config, simulate: str | None, launcher: Launcher) -> None:
+    manager = take_service_manager()  # before gunicorn, which would say READY for a worker to come
+    if simulate:
+        node = wiring.simulated_node(simulate, config.state.directory, launcher)
+    else:
+        node = wiring.this_node(launcher)
+    built = wiring.build(config, node, manager=manager)
     server = ServerSettings(
         socket=config.server.socket,
         threads=config.server.threads,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * gpulease-supervisor launch FD	run what the request in FD says, supervise it to its end
+ * gpulease-supervisor outside		do what the agent asks on stdin, outside of its sandbox
  * gpulease-supervisor probe		exit code 0 where this kernel can supervise; else say why not
  * gpulease-supervisor probe-ipc	the same for shared memory of a command's own
  */
@@ -136,7 +137,7 @@ static const char *prepare(struct request *request, struct supervised *lease)
 	return notify_sizes_fit() ? NULL : "the kernel's notifications are larger than this supervisor knows";
 }
 
-static int run(int descriptor)
+int run(int descriptor)
 {
 	static struct request request;
 	static struct supervised lease;
@@ -194,7 +195,7 @@ static int try_private_ipc(void)
 	return chdir("/") || private_ipc() ? errno : 0;
 }
 
-static int probe(void)
+int probe(void)
 {
 	const int fault = tried(try_filter);
 
@@ -207,7 +208,7 @@ static int probe(void)
 	return 1;
 }
 
-static int probe_ipc(void)
+int probe_ipc(void)
 {
 	const int fault = tried(try_private_ipc);
 
@@ -225,6 +226,8 @@ int main(int count, char **words)
 		return probe_ipc();
 	if (count == 3 && !strcmp(words[1], "launch"))
 		return run(atoi(words[2]));
-	fputs("usage: gpulease-supervisor launch FD | probe | probe-ipc\n", stderr);
+	if (count == 2 && !strcmp(words[1], "outside"))
+		return outside();
+	fputs("usage: gpulease-supervisor launch FD | outside | probe | probe-ipc\n", stderr);
 	return 2;
 }

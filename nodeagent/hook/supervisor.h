@@ -101,6 +101,14 @@ struct launched {
 	int pidfd, report;
 	int listener;			/* -1 where it is not supervised */
 };
+/* supervisor.c: the commands, each with its exit code */
+int run(int request);
+int probe(void);
+int probe_ipc(void);
+
+/* supervisor_outside.c: what the agent asks on stdin */
+int outside(void);
+
 bool launch(const struct request *request, struct launched *launched, struct told *told);
 
 /* supervisor_notify.c: answer one notification; false once there is nobody left to notify */

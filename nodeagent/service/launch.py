@@ -114,7 +114,7 @@ class Launcher:
                         uid=peer.uid,
                         gid=peer.gid,
                         groups=peer.groups,
-                        inherited=inherited_from(peer),
+                        inherited=inherited_from(peer, self._supervisor.world),
                         private_ipc=stated.ipc is Ipc.PRIVATE,
                     )
                 )

@@ -65,7 +65,7 @@ class Reconciler:
         differences: Differences,
         tree: CgroupTree | None,
         periods: Periods = Periods(),
-        beat: Callable[[], None] = lambda: None,
+        beat: Callable[[], None] = lambda: None,  # called when a step has ended, and at least once a look
         looks: Mapping[str, Callable[[], None]] = {},
         listeners: Mapping[str, Listener] = {},
         spared: Callable[[], bool] = lambda: False,
@@ -152,6 +152,7 @@ class Reconciler:
                 log.error(
                     "a reconcile step failed", step=name, lease=lease or None, why=why, exc_info=unforeseen
                 )
+        self._beat()
 
     def _due(self, step: str, seconds: float) -> bool:
         """Whether *step* has not run for *seconds*; if so, it counts as run now."""

@@ -20,6 +20,7 @@ from nodeagent.adapters.coredumps import dumps
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
+from nodeagent.adapters.service_manager import ServiceManager
 from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.adapters.subuids import Subuids
@@ -58,6 +59,7 @@ from nodeagent.wiring.callers import identifier
 from nodeagent.wiring.container_looks import ContainerUses, build_container_uses
 from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.enforcement import build_enforcement, foreign_stop
+from nodeagent.wiring.heartbeat import build_beat
 from nodeagent.wiring.jobs import Jobs, build_jobs
 from nodeagent.wiring.leases import Base, Leases, build_leases
 from nodeagent.wiring.life import Life
@@ -81,13 +83,23 @@ class Built:
     web: Endpoint | None = None  # where the read-only listener is to be
 
 
-def build(config: settings.Config, node: Node, *, clock: SystemClock | None = None) -> Built:
-    """The object graph over *node*. Opens nothing and starts no thread: see `Built.start`."""
+def build(
+    config: settings.Config,
+    node: Node,
+    *,
+    clock: SystemClock | None = None,
+    manager: ServiceManager | None = None,
+) -> Built:
+    """The object graph over *node*. Opens nothing and starts no thread: see `Built.start`.
+
+    *manager* is told how the agent is.
+    """
     clock = clock or SystemClock()
     name = stem(config.state.directory)
     tree, no_tree = _cgroups(f"{name}.slice")
     systemd = find_systemd(tree.mount) if tree else None
-    hook, conf, foreign = HookFiles(name), slurm_conf(config, node), Foreign()
+    hook = HookFiles(name, launcher=node.launcher)
+    conf, foreign = slurm_conf(config, node), Foreign()
     baselines = Baselines(BootFile(config.state.directory / BASELINES, clock, Baseline.of))
     ledger = Ledger(config.state.directory / LEDGER, clock)
     enforcement = build_enforcement(config, clock, ledger, name)
@@ -138,6 +150,7 @@ def build(config: settings.Config, node: Node, *, clock: SystemClock | None = No
             event_bytes=config.events.megabytes << 20,
         ),
         build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
+        build_beat(manager, config.server.socket),
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
     agent = build_agent(base, tiers, leases, jobs, identity, containers, measuring)
@@ -196,6 +209,7 @@ def build_reconciler(
     containers: Containers,
     periods: Periods,
     uevents: Uevents | None,
+    beat: Callable[[], None] = lambda: None,
 ) -> Reconciler:
     """What compares ledger and reality, tiers' and jobs' own looks included."""
     return Reconciler(
@@ -209,6 +223,7 @@ def build_reconciler(
         differences,
         base.tree,
         periods,
+        beat,
         looks={**tiers.looks, **jobs.looks, "containers": containers.look},
         spared=base.enforcement.bypassed,
         listeners={**({"uevents": uevents} if uevents else {}), **jobs.listeners},

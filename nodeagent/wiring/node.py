@@ -13,6 +13,7 @@ from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
+from nodeagent.adapters.launcher import HERE, Launcher
 from nodeagent.adapters.slurm_conf import STANDARD, SlurmConf
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.service.sampling import Sources
@@ -26,6 +27,7 @@ class Node:
     root: Path
     machine: str
     announced: bool = False  # whether the kernel's events are about this tree
+    launcher: Launcher = HERE
 
     @property
     def kfd_processes(self) -> Path:
@@ -33,18 +35,18 @@ class Node:
         return self.root / "sys/class/kfd/kfd/proc"
 
 
-def this_node() -> Node:
-    return Node(SysTree(Path("/")), Path("/"), "this node", announced=True)
+def this_node(launcher: Launcher = HERE) -> Node:
+    return Node(SysTree(Path("/")), Path("/"), "this node", announced=True, launcher=launcher)
 
 
-def simulated_node(name_or_path: str, state_dir: Path) -> Node:
+def simulated_node(name_or_path: str, state_dir: Path, launcher: Launcher = HERE) -> Node:
     """A machine file as a tree below *state_dir*. Processes and cgroups stay those of the real machine."""
     simulated = machine.find(name_or_path)
     root = state_dir / "machine"
     shutil.rmtree(root, ignore_errors=True)
     machine.materialise(simulated, root)
     kind = "made up" if simulated.made_up else "simulated"
-    return Node(machine.SimulatedTree(root, simulated), root, f"{kind}: {simulated.name}")
+    return Node(machine.SimulatedTree(root, simulated), root, f"{kind}: {simulated.name}", launcher=launcher)
 
 
 def slurm_conf(config: settings.Config, node: Node) -> SlurmConf:

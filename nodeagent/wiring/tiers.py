@@ -111,6 +111,7 @@ def build_tiers(
         kfd=node.root / "dev/kfd",
         kfd_processes=node.kfd_processes,
         dri=node.root / "dev/dri",
+        launcher=node.launcher,
     )
     kernel = _kernel_tier(config, ground, dmem, ledger, survey, enforcement)
     gate = Gate(
