@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench soak build install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench soak build deb install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -127,6 +127,9 @@ soak: setup ## 100,000 leases, one after the other: nothing may grow (half an ho
 
 build: setup ## both wheels, in dist/
 	@.ci/build
+
+deb: setup ## a Debian package with its libraries, which installs offline, in dist/ (PYTHONS=3.13 VERSION=... for less, or another)
+	@.ci/deb
 
 SLURM_SCRIPTS := $(DESTDIR)/usr/libexec/nodeagent/slurm
 SLURMD_UNIT := $(DESTDIR)/etc/systemd/system/slurmd.service.d

@@ -185,6 +185,20 @@ def ipc(socket: Path | None, lease: int, as_json: bool) -> None:
     click.echo(dump(left) if as_json else left_lines(left))
 
 
+@cli.command()
+@CONFIG
+@STATE_DIR
+def leave(config_path: Path | None, state_dir: Path | None) -> None:
+    """Open what a stopped agent left closed to those without a lease, for it is not to start again.
+
+    Leases' commands go on, with their limits.
+    """
+    from nodeagent.cli.leaving import leave as run
+
+    for line in run(config_path, state_dir):
+        click.echo(line)
+
+
 for command in (audit, bypass, docker_plugin, doctor, drain, slurm, simulate, undrain):
     cli.add_command(command)
 

@@ -72,7 +72,10 @@ from nodeagent.wiring.web import build_web
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A built agent. *start* after the last fork; *stop* leaves every lease as it is."""
+    """A built agent. *start* after the last fork; *stop* leaves every lease as it is.
+
+    *open_up* takes back, without a start, what was closed to those without a lease and is not to be any more.
+    """
 
     agent: Agent
     app: Flask
@@ -80,6 +83,7 @@ class Built:
     reconciler: Reconciler
     start: Callable[[], None]
     stop: Callable[[], None]
+    open_up: Callable[[], None]
     web: Endpoint | None = None  # where the read-only listener is to be
 
 
@@ -160,7 +164,8 @@ def build(
     life = Life(base, leases, reconciler, watch, baselines, sidecars, directories, threads, node.machine)
     web = build_web(config.web)
     app = _app(config, agent, clock, web)
-    return Built(agent, app, base.ledger, reconciler, life.start, life.stop, web.endpoint if web else None)
+    endpoint = web.endpoint if web else None
+    return Built(agent, app, base.ledger, reconciler, life.start, life.stop, tiers.open_up, endpoint)
 
 
 def build_agent(

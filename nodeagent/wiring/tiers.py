@@ -100,6 +100,12 @@ class Tiers:
         """The effects that the upkeep applies again where somebody spoiled them."""
         return {HOOK: self.effects[HOOK]}
 
+    def open_up(self) -> None:
+        """Take back what the settings do not close any more: VRAM outside leases, and device nodes."""
+        for name in ("kernel", "gate"):
+            if look := self.looks.get(name):
+                look()
+
 
 def build_tiers(
     config: settings.Config, ground: Ground, ledger: Ledger, survey: Survey, enforcement: Enforcement

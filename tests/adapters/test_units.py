@@ -49,20 +49,16 @@ def test_each_exception_is_explained() -> None:
     comments = "".join(line for line in (UNITS / "nodeagent.service").open() if line.startswith("#"))
     for row in analysed("nodeagent.service"):
         if row["set"] is False and row["name"] not in COMMON:
-            named = row["name"].replace("CapabilityBoundingSet=~", "")
-            words = re.findall(r"@?[A-Z]{2}\w+", named) or [named]
+            words = [word for word in re.findall(r"@?\w{4,}", row["name"]) if word not in LISTS]
             assert any(word in comments for word in words), row["name"]
 
 
-@pytest.mark.parametrize("unit", sorted(path.name for path in UNITS.glob("*.s*[et]")))
-def test_systemd_understands_each_unit(unit: str, tmp_path: Path) -> None:
+def test_systemd_understands_each_unit(tmp_path: Path) -> None:
     """No key is misspelt: an unknown one is ignored, and with it what it was to hold."""
-    for path in UNITS.glob("*.s*"):
-        text = path.read_text().replace("/opt/nodeagent/bin/nodeagent", "/bin/true")
-        (tmp_path / path.name).write_text(text.replace("/opt/nodeagent/bin/gpulease-supervisor", "/bin/true"))
-    named = unit.replace("@.", "@1.")
+    for path in UNITS.glob("*.s*[et]"):
+        (tmp_path / path.name).write_text(re.sub(r"/opt/nodeagent/bin/\S+", "/bin/true", path.read_text()))
     ran = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", named],
+        ["systemd-analyze", "verify", "--man=no", *(path.name for path in tmp_path.iterdir())],
         capture_output=True,
         text=True,
         check=False,

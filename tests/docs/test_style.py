@@ -98,8 +98,10 @@ def test_no_text_has_words_that_do_not_belong(pattern: re.Pattern[str], why: str
 
 
 def test_the_locks_name_versions_and_nothing_else() -> None:
-    """requirements/ has name==version lines: no hosts, paths or hashes."""
-    allowed = re.compile(r"#.*|-r run\.txt|[a-z0-9-]+==[0-9A-Za-z.+!]+")
+    """requirements/ has name==version lines, a package's with the files' hashes: no hosts or paths."""
+    allowed = re.compile(
+        r"#.*|-r run\.txt|[a-z0-9-]+==[0-9A-Za-z.+!]+( \\)?|    --hash=sha256:[0-9a-f]{64}( \\)?"
+    )
     wrong = [
         f"{name(path)}: {line}"
         for path in sorted((ROOT / "requirements").glob("*.txt"))
@@ -107,3 +109,11 @@ def test_the_locks_name_versions_and_nothing_else() -> None:
         if not allowed.fullmatch(line)
     ]
     assert not wrong
+
+
+def test_a_package_carries_what_is_locked() -> None:
+    """requirements/hashes.txt names the versions of run.txt, each with a hash: .ci/hashes.py was run."""
+    locked, hashed = ((ROOT / "requirements" / each).read_text() for each in ("run.txt", "hashes.txt"))
+    pinned = r"(?m)^[a-z0-9-]+==[^ \n]+"
+    assert sorted(re.findall(pinned, hashed)) == sorted(re.findall(pinned, locked))
+    assert len(re.findall(r"\\\n    --hash", hashed)) >= len(re.findall(pinned, locked))
