@@ -28,6 +28,19 @@ def kfd_use(tree: SysTree, pids: Collection[int] | None = None) -> tuple[KfdUse,
     return tuple(rows)
 
 
+def kfd_holders(tree: SysTree, gpu_ids: Collection[int]) -> tuple[int, ...]:
+    """Pids of the processes that KFD counts on any of these GPUs, used or not: they have it open.
+
+    The files are there from the open of /dev/kfd to the end of the process's memory map, on every GPU that
+    its device cgroup allows. Such a one keeps the card from being partitioned anew.
+    """
+    return tuple(
+        pid
+        for pid in tree.numbered(PROC)
+        if any(gpu in gpu_ids for one in _contexts(tree, pid) for gpu, _ in _by_gpu(tree, one, "vram_"))
+    )
+
+
 def sdma_us(tree: SysTree, pids: Collection[int]) -> int:
     """SDMA time of *pids* in all, µs. Slow: the kernel borrows the process's memory map to read it."""
     return sum(

@@ -196,6 +196,26 @@ class CallerAnswer(Answer):
     administrator: bool
 
 
+class CardAnswer(Answer):
+    """A physical GPU and how it can be divided."""
+
+    pci: str
+    product: str
+    gfx: str | None
+    compute_partition: str | None
+    compute_partitions: list[str]  # that it can take now
+    memory_partition: str | None
+    memory_partitions: list[str]
+    memory_alloc_mode: str | None
+    switching: str | None  # the mode that it is being switched to
+    devices: list[str]
+
+
+class CardsAnswer(Answer):
+    cards: list[CardAnswer]
+    next: int | None
+
+
 class PoolAnswer(Answer):
     pool: str
     region: str

@@ -24,6 +24,7 @@ from nodeagent.api.leases import LeaseRoutes
 from nodeagent.api.metrics import AgentCollector, RefusalCounter, exposition
 from nodeagent.api.node import NodeRoutes
 from nodeagent.api.openapi import document
+from nodeagent.api.partitions import PartitionRoutes
 from nodeagent.api.present import Presenter, Viewer
 from nodeagent.api.query import read_path, read_query
 from nodeagent.api.routes import JSON, NEGOTIATED, TEXT, Call, Reply, Route
@@ -100,6 +101,7 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     found += DeviceRoutes(agent, presenter).routes()
     found += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
     found += GuestRoutes(agent, presenter, refusals).routes()
+    found += PartitionRoutes(agent, presenter, refusals).routes()
     found += SlurmRoutes(agent, settings.waiting).routes()
     found += dashboard_routes()
     return tuple(found)

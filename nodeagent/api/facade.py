@@ -8,6 +8,7 @@ from typing import Protocol
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.measures import Measures
+from nodeagent.domain.partition import Card
 from nodeagent.domain.records import EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.slurm import Verdict
@@ -30,11 +31,23 @@ class Slurm(Protocol):
         """The lines that Slurm's TaskProlog understands."""
 
 
+class Partitions(Protocol):
+    """The partition modes of cards; for administrators."""
+
+    def cards(self, caller: Caller) -> tuple[Card, ...]: ...
+
+    def switch(self, caller: Caller, pci: str, text: str, wait_seconds: float = 0) -> Card | Refusal:
+        """The card, `switching` where the kernel has not shown all of it after *wait_seconds*."""
+
+
 class Agent(Protocol):
     """The use cases. Faults are the exceptions of `nodeagent.domain.errors`."""
 
     @property
     def slurm(self) -> Slurm: ...
+
+    @property
+    def partitions(self) -> Partitions: ...
 
     def node(self) -> NodeView: ...
 

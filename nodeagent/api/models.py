@@ -217,5 +217,11 @@ class DrainBody(Body):
     until_seconds: Given[Annotated[int, Field(ge=1, le=LARGEST_INTEGER // 10**9), INTEGRAL]] = None
 
 
+class PartitionBody(Body):
+    """``POST /v1/cards/…/partition``."""
+
+    mode: Literal["spx", "dpx", "tpx", "qpx", "cpx"]
+
+
 class EmptyBody(Body):
     """A call that says everything in its path."""

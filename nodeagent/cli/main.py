@@ -18,6 +18,7 @@ from nodeagent.cli.bypass import bypass
 from nodeagent.cli.doctor import doctor
 from nodeagent.cli.drains import drain, undrain
 from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN
+from nodeagent.cli.partition import partition
 from nodeagent.cli.plugin import docker_plugin
 from nodeagent.cli.simulate import simulate
 from nodeagent.cli.slurm import slurm
@@ -199,7 +200,7 @@ def leave(config_path: Path | None, state_dir: Path | None) -> None:
         click.echo(line)
 
 
-for command in (audit, bypass, docker_plugin, doctor, drain, slurm, simulate, undrain):
+for command in (audit, bypass, docker_plugin, doctor, drain, partition, slurm, simulate, undrain):
     cli.add_command(command)
 
 

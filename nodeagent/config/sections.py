@@ -96,6 +96,21 @@ class Devices(_Section):
     )
 
 
+ComputeMode = Literal["spx", "dpx", "tpx", "qpx", "cpx"]
+
+
+class Partitions(_Section):
+    """Into what the node's cards are to be divided."""
+
+    modes: dict[str, ComputeMode] = Field(
+        default={},
+        description="compute partition modes by PCI address, product, model or target, or a glob",
+    )
+    apply_at_start: bool = Field(
+        default=False, description="put cards that nobody uses into these modes when the agent starts"
+    )
+
+
 class Guarantee(_Section):
     """What every lease of the node must be held by, whatever its request says."""
 
@@ -297,6 +312,7 @@ class Config(_Section):
     state: State = State()
     defaults: Defaults = Defaults()
     devices: Devices = Devices()
+    partitions: Partitions = Partitions()
     guarantee: Guarantee = Guarantee()
     hook: Hook = Hook()
     cdi: Cdi = Cdi()

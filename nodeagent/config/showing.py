@@ -31,6 +31,9 @@ def render(config: Config) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        pairs = ", ".join(f'"{key}" = {_toml(one)}' for key, one in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     return str(value) if isinstance(value, int | float) and not isinstance(value, str) else f'"{value}"'

@@ -25,6 +25,7 @@ class Code(StrEnum):
     NO_DEVICE = "NodeHasNoDevice"  # the node has no AMD GPU at all
     GUARANTEE_NOT_MET = "GuaranteeNotMet"
     QUOTA_NOT_FIT = "ResourceQuotaNotFit"  # the caller's own limits
+    CARD_IN_USE = "CardInUse"  # of a change of its partition mode, not of a request for slices
 
 
 @dataclass(frozen=True, slots=True)

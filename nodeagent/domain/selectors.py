@@ -89,12 +89,17 @@ def mismatch(device: Device, asked: SliceRequest) -> tuple[Code, str] | None:
 
 def is_type(device: Device, name: str) -> bool:
     """Whether *name* is the product, the model (product less brand) or the gfx target, or a glob of one."""
+    return is_called(device.product, device.gfx, name)
+
+
+def is_called(product: str, gfx: str | None, name: str) -> bool:
+    """`is_type` of what has this product name and target."""
     wanted = " ".join(name.casefold().split())
-    product = device.product.casefold().split()
-    model = product
+    words = product.casefold().split()
+    model = words
     while model and model[0] in _BRANDS:
         model = model[1:]
-    called = {" ".join(product), " ".join(model), (device.gfx or "").casefold()} - {""}
+    called = {" ".join(words), " ".join(model), (gfx or "").casefold()} - {""}
     return wanted in called or any(fnmatchcase(one, wanted) for one in called)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from nodeagent.domain.clock import Clock
+from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.records import Json
 from nodeagent.ledger.files import write_durably
 
@@ -41,6 +42,13 @@ class BootFile(Generic[T]):
     def keep(self, entries: Mapping[str, Json]) -> None:
         """Replace what was kept. A disk that takes nothing is logged: it costs a later restart only."""
         try:
+            self.put(entries)
+        except OutsideFault as fault:
+            log.error("not kept over a restart", path=str(self._path), why=fault.why)
+
+    def put(self, entries: Mapping[str, Json]) -> None:
+        """Replace what was kept. Raises OutsideFault where the disk takes nothing."""
+        try:
             write_durably(self._path, json.dumps({"boot_id": self._clock.boot_id, "entries": entries}))
         except OSError as fault:
-            log.error("not kept over a restart", path=str(self._path), why=str(fault))
+            raise OutsideFault(self._path, str(fault)) from fault

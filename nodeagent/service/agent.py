@@ -27,6 +27,7 @@ from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.measuring import Measuring
 from nodeagent.service.naming import Names
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
+from nodeagent.service.partitioning import Partitioning
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns, owns_nothing
 from nodeagent.service.shared_memory import Left
@@ -70,6 +71,7 @@ class AgentParts:
     unready: Callable[[], str | None]
     observed: Callable[[], Mapping[tuple[str, str], int]]
     slurm: Slurm
+    partitioning: Partitioning
 
 
 class Agent:
@@ -79,6 +81,7 @@ class Agent:
         self._parts = parts
         self.clock = parts.clock
         self.slurm = parts.slurm
+        self.partitions = parts.partitioning
         self._names = Names(parts.ledger)
 
     # -- what there is ------------------------------------------------------------------------------

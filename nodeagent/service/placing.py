@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nodeagent.domain.container import Container
@@ -10,7 +10,7 @@ from nodeagent.domain.device import Inventory
 from nodeagent.domain.lease import HeldSlice, PlacedSlice
 from nodeagent.domain.ownership import Asker
 from nodeagent.domain.placement import place
-from nodeagent.domain.refusals import Code, Refusal
+from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request
 from nodeagent.service.plan import Planner
 
@@ -41,9 +41,12 @@ class Draft:
 class Placer:
     """Searches slices for requests. A search may take long, so it runs without the lock that all need."""
 
-    def __init__(self, planner: Planner, shared_cu_percent: float) -> None:
+    def __init__(
+        self, planner: Planner, shared_cu_percent: float, closed: Callable[[str], str | None]
+    ) -> None:
         self._planner = planner
         self._shared_cu_percent = shared_cu_percent
+        self._closed = closed  # by PCI address: why nothing is booked on a card, as of now
 
     def draft(
         self,
@@ -68,7 +71,21 @@ class Placer:
         """What *draft* gives, or what can be given now if others than it saw are *held* by now."""
         if not draft.holds(held):
             draft = self._searched(replace(draft, held=held))
-        return draft.placed
+        refusal = self._refused(draft)
+        if refusal is None:
+            return draft.placed
+        return () if draft.may_wait else refusal
+
+    def _refused(self, draft: Draft) -> Refusal | None:
+        """Where a card that the search chose was closed since: its devices are gone soon."""
+        if isinstance(draft.placed, Refusal):
+            return None
+        devices = [draft.inventory.device(one.device) for one in draft.placed]
+        told = {one.key: why for one in devices if one is not None and (why := self._closed(one.pci))}
+        if not told:
+            return None
+        refused = tuple(DeviceRefusal(key, Code.CARD_CORDONED, why) for key, why in told.items())
+        return Refusal(Code.CARD_CORDONED, next(iter(told.values())), "ask again in a moment", refused)
 
     def _searched(self, draft: Draft) -> Draft:
         placed = self._place(draft, draft.held)

@@ -17,6 +17,7 @@ from nodeagent.domain.records import Drain, Registered
 from nodeagent.domain.watch import less_foreign
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.orders import Free
+from nodeagent.service.switches import Switches
 
 log = structlog.get_logger()
 
@@ -34,7 +35,9 @@ class Survey:
         generation: Callable[[], int | None],
         foreign: Callable[[], Mapping[str, int]] = dict,  # bytes by device, of processes in no lease
         owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,  # with whose devices are
+        switches: Switches | None = None,
     ) -> None:
+        self.switches = switches or Switches()
         self._ledger = ledger
         self._foreign = foreign
         self._owned = owned
@@ -91,6 +94,14 @@ class Survey:
         self.rescan()
         return True
 
+    def forget(self, pci: str) -> None:
+        """Of a card that is partitioned anew: the devices that it was divided into before."""
+        with self._lock:
+            found = self._found
+            if found is not None:
+                left = [one for one in found.devices if one.pci != pci or one.state is not DeviceState.GONE]
+                self._found = replace(found, devices=tuple(left))
+
     def doubts(self) -> tuple[str, ...]:
         """Why nothing can be granted: the ledger holds each slice to what it knows of its device."""
         return () if self._unbooked is None else (self._unbooked,)
@@ -120,7 +131,8 @@ class Survey:
 
         Raises what `found` does.
         """
-        found, others = self._owned(self.found()), self._foreign() if foreign else {}
+        found = self.switches.marked(self._owned(self.found()))
+        others = self._foreign() if foreign else {}
         if others:
             found = less_foreign(found, others, self._ledger.held())
         return drained(found, self._ledger.drains())

@@ -47,6 +47,7 @@ from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.foreign import Foreign
 from nodeagent.service.measuring import Measuring
 from nodeagent.service.ownership import Ownership
+from nodeagent.service.partitioning import Partitioning
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import QuotaLimits, Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
@@ -65,6 +66,7 @@ from nodeagent.wiring.leases import Base, Leases, build_leases
 from nodeagent.wiring.life import Life
 from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node, figures, slurm_conf, used_bytes
+from nodeagent.wiring.partitions import build_partitioning, build_switches
 from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
 from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
 from nodeagent.wiring.web import build_web
@@ -117,6 +119,7 @@ def build(
     ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle, dock)
     tiers = build_tiers(config, ground, ledger, base.survey, enforcement)
     measuring = build_measuring(node, base, baselines)
+    partitioning = build_partitioning(config, node, base)
     leases = build_leases(
         base,
         tiers,
@@ -148,6 +151,7 @@ def build(
         jobs,
         differences,
         containers.looks,
+        partitioning,
         Periods(
             quarantine=config.release.retry_seconds,
             event_seconds=config.events.days * 86_400,
@@ -157,7 +161,7 @@ def build(
         build_beat(manager, config.server.socket),
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
-    agent = build_agent(base, tiers, leases, jobs, identity, containers, measuring)
+    agent = build_agent(base, tiers, leases, jobs, identity, containers, measuring, partitioning)
     watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences, dock, measuring)
     directories = (banks, hook, dock.files)
     threads = tuple(watches.values())
@@ -176,6 +180,7 @@ def build_agent(
     identity: Identity,
     containers: ContainerUses,
     measuring: Measuring,
+    partitioning: Partitioning,
 ) -> Agent:
     """The façade over all use cases."""
     return Agent(
@@ -201,6 +206,7 @@ def build_agent(
             unready=jobs.readiness.why_not,
             observed=leases.observing.counts,
             slurm=jobs.slurm,
+            partitioning=partitioning,
         )
     )
 
@@ -212,6 +218,7 @@ def build_reconciler(
     jobs: Jobs,
     differences: Differences,
     containers: Containers,
+    partitioning: Partitioning,
     periods: Periods,
     uevents: Uevents | None,
     beat: Callable[[], None] = lambda: None,
@@ -229,7 +236,12 @@ def build_reconciler(
         base.tree,
         periods,
         beat,
-        looks={**tiers.looks, **jobs.looks, "containers": containers.look},
+        looks={
+            **tiers.looks,
+            **jobs.looks,
+            "containers": containers.look,
+            "partitions": partitioning.look,
+        },
         spared=base.enforcement.bypassed,
         listeners={**({"uevents": uevents} if uevents else {}), **jobs.listeners},
     )
@@ -274,7 +286,14 @@ def _base(
         ledger,
         clock,
         tree,
-        Survey(ledger, scanner.scan, scanner.generation, foreign.by_device, owned),
+        Survey(
+            ledger,
+            scanner.scan,
+            scanner.generation,
+            foreign.by_device,
+            owned,
+            build_switches(config, clock),
+        ),
         Anchors(_anchor_limits(config), clock, tree, bearers),
         Quotas(_quota_limits(config), clock, Subuids().owner),
         enforcement,

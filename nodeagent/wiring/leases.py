@@ -73,7 +73,7 @@ def build_leases(
     anchors, quotas = base.anchors, base.quotas
     entered = tiers.shared_memory.census.enter if tiers.shared_memory else lambda lease, pid: None
     journal = Journal(ledger, tiers.effects)
-    placer = Placer(planner, shared_cu_percent)
+    placer = Placer(planner, shared_cu_percent, survey.switches.closed)
     nesting = Nesting(ledger, base.clock, tree)
     observing = Observing(ledger, base.enforcement)
     booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting, observing)

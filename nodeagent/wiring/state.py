@@ -9,6 +9,7 @@ from pathlib import Path
 from nodeagent import config as settings
 
 LEDGER, BASELINES, NAMES, DUMPS = "ledger.sqlite3", "baselines", "names", "dumps"
+SWITCHES = "switches"
 TICKET_KEY = "ticket.key"
 
 

@@ -42,6 +42,7 @@ from nodeagent.service.shared_memory import Left
 
 from .api_inventory import make_inventory
 from .fake_guests import FakeGuests
+from .fake_partitions import FakePartitions
 from .fake_slurm import FakeSlurm
 
 GIB = 1 << 30
@@ -82,6 +83,7 @@ class FakeAgent(FakeGuests):
     view: ContainerView | None = None
     on_wait: Callable[[float], None] = lambda seconds: None
     slurm: FakeSlurm = field(default_factory=FakeSlurm)
+    partitions: FakePartitions = field(default_factory=FakePartitions)
 
     def node(self) -> NodeView:
         self._fail()

@@ -22,10 +22,12 @@ from nodeagent.adapters.cgroup import CgroupTree, OpenCgroup
 from nodeagent.adapters.container_files import ContainerFiles
 from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.partitions import PartitionFiles
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
 from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.adapters.slurm_conf import SlurmConf
+from nodeagent.adapters.sysfs import SysTree
 from nodeagent.adapters.tickets import Tickets
 from nodeagent.config import Closure, Config, Release, Slurm, State
 from nodeagent.domain.baseline import Baseline
@@ -59,6 +61,7 @@ from nodeagent.wiring.jobs import build_jobs
 from nodeagent.wiring.leases import Base, build_leases
 from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node
+from nodeagent.wiring.partitions import build_partitioning, build_switches
 from nodeagent.wiring.state import BASELINES, LEDGER, NAMES
 from nodeagent.wiring.tiers import Ground, build_tiers
 
@@ -99,6 +102,7 @@ class House:
         source: Source | None = None,
         owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,
         engines: Mapping[Engine, EngineSource] | None = None,
+        files: Callable[[SysTree], PartitionFiles] | None = None,
     ) -> None:
         self.root, self.clock, self.tree, self.spool = root, clock, tree, state / "spool"
         site = {"release": KILL, "closure": OPEN, "slurm": Slurm(spool=self.spool), **(config or {})}
@@ -115,7 +119,8 @@ class House:
             idle=self.baselines.idle,
             names=BootFile(state / NAMES, clock, named),
         )
-        self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned)
+        switches = build_switches(settings, clock)
+        self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned, switches=switches)
         notes = state / "run/notes"
         self.dock = Dock(
             Engines(engines or {}, clock, unified=tree is not None, systemd=False),
@@ -132,11 +137,12 @@ class House:
         self.quotas = Quotas(limits, clock, owner_of)
         base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas, self.enforcement)
         self.changes, self.locks = base.changes, base.locks
+        self.partitioning = build_partitioning(settings, node, base, files(node.tree) if files else None)
         self.hook = hook or HookFiles(STEM, root=state / "hook", library=state / "none.so")
         self.banks = BankFiles(STEM, node.tree, root=state / "run" / "banks")
         self.cdi = CdiFiles(STEM, state / "cdi")
-        idle, files = self.baselines.idle, (self.hook, self.banks, self.cdi)
-        ground = Ground(node, clock, tree, None, *files, self.in_use, idle, self.dock)
+        idle, filed = self.baselines.idle, (self.hook, self.banks, self.cdi)
+        ground = Ground(node, clock, tree, None, *filed, self.in_use, idle, self.dock)
         tiers = build_tiers(settings, ground, self.ledger, self.survey, self.enforcement)
         scripted = {SCRIPTED: effect} if effect else {}
         self.tiers = replace(tiers, effects={**tiers.effects, **scripted})
@@ -164,7 +170,7 @@ class House:
         )
         self.journal, self.granter, self.releaser = leases.journal, leases.granter, leases.releaser
         self.differences = Differences(
-            self.ledger, clock, tree, None, (*files, self.dock.files), self.sidecars
+            self.ledger, clock, tree, None, (*filed, self.dock.files), self.sidecars
         )
         self.jobs = build_jobs(
             settings.slurm,
@@ -183,6 +189,7 @@ class House:
             self.jobs,
             self.differences,
             self.containers.looks,
+            self.partitioning,
             periods,
             self.uevents,
         )
@@ -194,6 +201,7 @@ class House:
             Identity("node", name, "0"),
             self.containers,
             self.measuring,
+            self.partitioning,
         )
 
     def in_use(self, pid: int) -> bool:
