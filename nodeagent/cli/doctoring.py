@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from nodeagent import config as settings
 from nodeagent.adapters.uevents import UeventSocket
@@ -19,6 +22,8 @@ _SECONDS = 3.0  # for the agent to answer
 
 def findings_of(config_path: Path | None, *, socket: Path | None, state_dir: Path | None) -> list[Finding]:
     """Every check's finding on this node."""
+    # Adapters log what they could not read: never among the findings, which a program may read.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     path = config_path or settings.DEFAULT_PATH
     config, complaints = settings.check(path)
     config = config.overridden(socket=socket, state_dir=state_dir)

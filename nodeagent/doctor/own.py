@@ -9,9 +9,10 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nodeagent import __version__
 from nodeagent import config as settings
@@ -28,6 +29,7 @@ from nodeagent.domain.doctor.agent import Service, State
 from nodeagent.domain.doctor.check import Unseen
 from nodeagent.domain.doctor.leftovers import Leftovers
 from nodeagent.domain.errors import LedgerUnavailable
+from nodeagent.domain.mode import Mode
 from nodeagent.ledger.migrate import NEWEST, revision
 
 UNITS = ("nodeagent.service", "nodeagent.socket", "nodeagent-docker-plugin.socket")
@@ -52,6 +54,8 @@ def service(scene: Scene) -> Service:
         socket_trouble=_socket_trouble(socket),
         units=units,
         restarts=restarts,
+        bypass=_bypass(scene.node or {}),
+        observed=_observed(scene.node or {}),
         systemd=scene.tree.exists("run/systemd/system"),
     )
 
@@ -88,6 +92,19 @@ def leftovers(scene: Scene) -> Leftovers | Unseen:
         exempt_uids=frozenset(scene.config.devices.gate_exempt_uids),
         mounts=tuple(_mounts(scene)),
         instances=tuple(_others(scene)),
+    )
+
+
+def _bypass(node: Mapping[str, Any]) -> str | None:
+    """Until when nothing is enforced, and why, by the agent's word."""
+    told = node.get("bypass")
+    return f"until {told.get('until')}: {told.get('reason')}" if isinstance(told, dict) else None
+
+
+def _observed(node: Mapping[str, Any]) -> tuple[str, ...]:
+    told = node.get("modes")
+    return (
+        tuple(kind for kind, mode in told.items() if mode == Mode.OBSERVE) if isinstance(told, dict) else ()
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -69,7 +70,8 @@ def _leased(scene: Scene) -> Callable[[int], bool | None]:
 
 def _pools(scene: Scene, uses: list[KfdUse]) -> Iterator[Memory]:
     """What each card uses, and the larger of what KFD and DRM know of: KFD's buffers may be in both."""
-    baselines = BootFile(scene.config.state.directory / BASELINES, scene.clock, Baseline.of).read()
+    kept = scene.config.state.directory / BASELINES
+    baselines = BootFile(kept, scene.clock, Baseline.of).read() if os.access(kept, os.R_OK) else {}
     by_kfd: defaultdict[str, int] = defaultdict(int)
     for use in uses:
         device = scene.inventory.of_gpu(use.gpu_id)

@@ -41,6 +41,18 @@ def test_the_agent_by_its_word_and_its_socket(node: Any) -> None:
         assert "777" in (own.service(node.scene()).socket_trouble or "")
 
 
+def test_what_is_not_enforced(node: Any) -> None:
+    """A bypass and kinds of holders that are only observed are known by the agent's word."""
+    told = {
+        "version": "9",
+        "bypass": {"until": "20:00", "reason": "a rush", "seen": True},
+        "modes": {"slurm": "observe", "docker": "enforce"},
+    }
+    found = own.service(node.scene(ask=lambda target: told))
+    assert (found.bypass, found.observed) == ("until 20:00: a rush", ("slurm",))
+    assert own.service(node.scene()).bypass is None
+
+
 def test_a_ledger_that_is_not_there_yet(node: Any) -> None:
     """Before the first start there is nothing to read, and nothing wrong."""
     found = own.state(node.scene())

@@ -26,6 +26,8 @@ class Service:
     socket_trouble: str | None = None  # why others than its users might serve or reach it
     units: Mapping[str, str] = field(default_factory=dict)  # by unit: what systemctl calls its state
     restarts: int = 0  # of nodeagent.service since the boot
+    bypass: str | None = None  # until when, and why, nothing is enforced
+    observed: tuple[str, ...] = ()  # kinds of holders whose leases are only observed
     systemd: bool = True
 
 
@@ -64,7 +66,7 @@ def settings(service: Service) -> Verdict:
     Service,
     AGENT,
     fix="systemctl start nodeagent, then journalctl -u nodeagent: leases keep their limits meanwhile",
-    issue="Project-HAMi/HAMi#338",
+    issue="nebius/nebius-solutions-library#265",
 )
 def agent(service: Service) -> Verdict:
     """The agent answers, and grants leases."""
@@ -85,6 +87,22 @@ def agent_version(service: Service) -> Verdict:
     if service.served != service.version:
         return warn(f"{service.served} runs, {service.version} is installed")
     return ok(service.served)
+
+
+@check(
+    Service,
+    AGENT,
+    fix='`nodeagent bypass off`; mode.<kind> = "enforce" in the settings, then restart the agent',
+    issue="kai-scheduler/KAI-Scheduler#708",
+)
+def enforcement(service: Service) -> Verdict:
+    """What leases say is enforced: nothing is bypassed, and no kind of holder only observed."""
+    if service.served is None:
+        return unseen("no agent answers")
+    if service.bypass is not None:
+        return warn(f"bypassed {service.bypass}")
+    observed = [f"{kind} is only observed" for kind in service.observed]
+    return either(observed, warn, "for every kind of holder")
 
 
 @check(
@@ -235,6 +253,7 @@ CHECKS = (
     settings,
     agent,
     agent_version,
+    enforcement,
     agent_socket,
     units,
     agent_restarts,

@@ -86,7 +86,7 @@ def cgroup_kill(cgroups: Cgroups) -> Verdict:
     Cgroups,
     AREA,
     fix="write +cpu +cpuset +memory +pids to cgroup.subtree_control of the mount (systemd does by itself)",
-    issue="flux-framework/flux-core#5949",
+    issue="facebookincubator/oomd#61",
 )
 def cgroup_controllers(cgroups: Cgroups) -> Verdict:
     """Below the root the controllers are on whose limits a lease takes over from its caller."""
@@ -130,7 +130,7 @@ def dmem_regions(vram: Vram) -> Verdict:
     Vram,
     AREA,
     fix="read the reason, then the agent's log (`tried VRAM limits`); `nodeagent audit` tries it from inside",
-    issue="Project-HAMi/HAMi#3144",
+    issue="kai-scheduler/KAI-Scheduler#49",
 )
 def dmem_enforcing(vram: Vram) -> Verdict:
     """VRAM limits hold: the agent tried allocations that must fail, and closed all else."""

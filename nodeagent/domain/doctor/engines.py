@@ -76,7 +76,7 @@ def slurm_spool(slurm: Slurm) -> Verdict:
     Engines,
     CONTAINERS,
     fix="start docker, or set docker.enabled = false; docker.socket names another one",
-    issue="moby/moby#16256",
+    issue="AMD-AGI/Hyperloom#1572",
 )
 def docker_answers(engines: Engines) -> Verdict:
     """The docker that is installed answers, and is one that the agent can speak with."""
@@ -142,7 +142,7 @@ def docker_plugin(engines: Engines) -> Verdict:
     Engines,
     CONTAINERS,
     fix="chown root and chmod 0755 it: an engine gives a container whatever a file there says",
-    issue="ROCm/container-toolkit#73",
+    issue="redhat-appstudio/infra-deployments#7603",
 )
 def cdi_directory(engines: Engines) -> Verdict:
     """Only root can put device files where engines look for them (CDI)."""

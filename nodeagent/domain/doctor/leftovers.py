@@ -50,7 +50,7 @@ def stale_cdi_files(left: Leftovers) -> Verdict:
     return _stale(left, left.cdi, "CDI file")
 
 
-@check(Leftovers, AREA, fix=_BY_ITSELF, issue="ROCm/container-toolkit#73")
+@check(Leftovers, AREA, fix=_BY_ITSELF, issue="kubernetes/kubernetes#52678")
 def stale_bank_files(left: Leftovers) -> Verdict:
     """Every copy of KFD's memory banks is of a lease that lives."""
     return _stale(left, left.banks, "memory banks")

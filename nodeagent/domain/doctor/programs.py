@@ -62,7 +62,7 @@ def hook_installed(programs: Programs) -> Verdict:
     Programs,
     AREA,
     fix="install nodeagent where every user can read it, root's alone to write, on no noexec file system",
-    issue="Project-HAMi/HAMi-core#181",
+    issue="Project-HAMi/HAMi#1090",
 )
 def hook_loads(programs: Programs) -> Verdict:
     """A program of this node starts with the hook in it."""
