@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -123,3 +124,19 @@ def test_the_compose_example_passes(leased: Leased) -> None:
         leased.agent.call("DELETE", f"/v1/leases/{lease['id']}?wait=5")
     assert (up.returncode, "/dev/kfd" in up.stdout) == (0, True), up.stderr
     assert "spent" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_container_in_a_lease_has_a_ticket_of_its_own(leased: Leased) -> None:
+    """It passes as a lease's own does, and what copies its labels from `docker inspect` does not."""
+    client = ("docker", "run", "--detach", "--network=none", "--name=web", "busybox", "sleep", "600")
+    words = ("gpulease", "run", "--vram=4G", "--cu=25%", "--", "sh", "-c", '"$@" && sleep 600', "sh")
+    shell = leased.host.start(*words, "gpulease", *client, user="alice")
+    container = leased.running()
+    labels = leased.host.inspect(container.id)["Config"]["Labels"]
+    copied = [f"--label={name}={value}" for name, value in labels.items()]
+    device = f"--device={leased.agent.state}/machine/dev/kfd:/dev/kfd"
+    again = leased.host.client("run", "--rm", *copied, device, "busybox", "true", user="alice")
+    assert again.returncode == 125 and "ticket is spent or wrong" in again.stderr
+    leased.signal_client(shell, signal.SIGTERM)
+    leased.released(container)
