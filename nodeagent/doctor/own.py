@@ -32,7 +32,18 @@ from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.domain.mode import Mode
 from nodeagent.ledger.migrate import NEWEST, revision
 
-UNITS = ("nodeagent.service", "nodeagent.socket", "nodeagent-docker-plugin.socket")
+UNITS = (
+    "nodeagent.service",
+    "nodeagent.socket",
+    "nodeagent-outside.socket",
+    "nodeagent-docker-plugin.socket",
+)
+    "nodeagent.service",
+    "nodeagent.socket",
+    "nodeagent-outside.socket",
+    "nodeagent-docker-plugin.socket",
+)
+OPTIONAL = "nodeagent-docker-plugin.socket"  # off unless the site names it in docker's settings
 CHECK_SECONDS = 5.0  # of the ledger: one of a million leases takes a few
 _SYSTEMCTL_SECONDS = 5.0
 _STA_UNSYNC = 0x40  # adjtimex(2)
@@ -42,7 +53,8 @@ _INSTANCE = re.compile(r"gpulease(_[0-9A-Za-z]+)?\.slice")
 
 def service(scene: Scene) -> Service:
     """The agent's settings, its answer, its socket and its units."""
-    units, restarts = _units() if scene.real else ({}, 0)
+    systemctl = shutil.which("systemctl", path="/usr/bin:/bin") if scene.real else None
+    units, restarts = units_of(systemctl) if systemctl else ({}, 0)
     socket = scene.config.server.socket
     return Service(
         settings=settings.verdict(scene.settings_path),
@@ -120,15 +132,15 @@ def _socket_trouble(socket: Path) -> str | None:
     return open_to_others(socket.parent)
 
 
-def _units() -> tuple[dict[str, str], int]:
+def units_of(systemctl: str) -> tuple[dict[str, str], int]:
     """The state of our units, those that are installed, and how often the agent was started again."""
-    systemctl = shutil.which("systemctl", path="/usr/bin:/bin")
     found: dict[str, str] = {}
     restarts = 0
-    for unit in UNITS if systemctl else ():
-        told = _shown(str(systemctl), unit)
-        if told.get("LoadState") == "loaded":
-            found[unit] = f"{told.get('ActiveState', '?')}, {told.get('UnitFileState') or 'static'}"
+    for unit in UNITS:
+        told = _shown(systemctl, unit)
+        state = f"{told.get('ActiveState', '?')}, {told.get('UnitFileState') or 'static'}"
+        if told.get("LoadState") == "loaded" and (unit, state) != (OPTIONAL, "inactive, disabled"):
+            found[unit] = state
             restarts += int(told.get("NRestarts") or 0)
     return found, restarts
 

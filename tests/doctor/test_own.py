@@ -41,6 +41,26 @@ def test_the_agent_by_its_word_and_its_socket(node: Any) -> None:
         assert "777" in (own.service(node.scene()).socket_trouble or "")
 
 
+SYSTEMCTL = """#!/bin/sh
+case "$4" in
+nodeagent.service) printf 'LoadState=loaded\\nActiveState=failed\\nUnitFileState=enabled\\nNRestarts=3\\n' ;;
+nodeagent.socket) printf 'LoadState=loaded\\nActiveState=active\\nUnitFileState=disabled\\nNRestarts=\\n' ;;
+nodeagent-docker-plugin.socket) printf 'LoadState=loaded\\nActiveState=inactive\\nUnitFileState=disabled\\n' ;;
+*) printf 'LoadState=not-found\\nActiveState=inactive\\n' ;;
+esac
+"""
+
+
+def test_the_units_that_are_installed(node: Any) -> None:
+    """Each has its state, and the agent its restarts; docker's plugin is off where nobody wants it."""
+    systemctl = node.write("systemctl", SYSTEMCTL)
+    systemctl.chmod(0o755)
+    units, restarts = own.units_of(str(systemctl))
+    assert units == {"nodeagent.service": "failed, enabled", "nodeagent.socket": "active, disabled"}
+    assert restarts == 3
+    assert own.units_of(str(node.root / "none")) == ({}, 0)
+
+
 def test_what_is_not_enforced(node: Any) -> None:
     """A bypass and kinds of holders that are only observed are known by the agent's word."""
     told = {
