@@ -19,7 +19,7 @@ def read_sensors(tree: SysTree, pci: str) -> Sensors:
     directory = f"{PCI}/{pci}"
     used = vram_used(tree, pci)
     used_bytes = used if isinstance(used, int) else None
-    if not _awake(tree, directory):
+    if not awake(tree, directory):
         return Sensors(used_bytes)
     hwmon = _hwmon(tree, directory)
     watts = _scaled(tree, hwmon, ("power1_average", "power1_input"), 1e6)
@@ -32,7 +32,8 @@ def read_sensors(tree: SysTree, pci: str) -> Sensors:
     )
 
 
-def _awake(tree: SysTree, directory: str) -> bool:
+def awake(tree: SysTree, directory: str) -> bool:
+    """Whether the card at *directory* runs, so that looking at it wakes nobody."""
     status = tree.text(f"{directory}/power/runtime_status")
     return isinstance(status, Unread) or status in _AWAKE
 

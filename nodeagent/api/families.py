@@ -70,6 +70,8 @@ def of_devices(inventory: Inventory, held: tuple[HeldSlice, ...], measures: Meas
                lambda d, f, u: u.evicted_ms / 1000)  # fmt: skip
     yield rows("nodeagent_device_idle_vram_bytes", "VRAM that the card uses when nobody works on it.",
                lambda d, f, u: measures.idle_bytes.get(d.pool))  # fmt: skip
+    yield rows("nodeagent_device_idle_drift_bytes", "How much more that is than when this boot began.",
+               lambda d, f, u: measures.drift_bytes.get(d.pool))  # fmt: skip
     yield rows("nodeagent_device_healthy", "Whether the device may be granted from (1).",
                lambda d, f, u: float(d.state is DeviceState.HEALTHY))  # fmt: skip
 
@@ -92,6 +94,23 @@ def of_cards(node: str, inventory: Inventory, measures: Measures) -> Iterator[Me
                lambda s: s.busy_percent)  # fmt: skip
     yield rows("hami_host_gpu_temperature_celsius", "Temperature of the card.", lambda s: s.celsius)
     yield rows("hami_host_gpu_power_usage_watts", "Power that the card draws.", lambda s: s.watts)
+    yield from _links(measures)
+    yield counter("nodeagent_kernel_faults", "Lines of the kernel's log that tell of trouble with a card.",
+                  ("pci", "fault"), measures.faults.items())  # fmt: skip
+
+
+def _links(measures: Measures) -> Iterator[Metric]:
+    found = measures.links.items()
+    about = "Lanes of PCI Express that the card has, at the last hour."
+    yield gauge("nodeagent_pcie_link_width", about, ("pci",), (((pci,), one.width) for pci, one in found))
+    about = "Lanes that it could have."
+    yield gauge(
+        "nodeagent_pcie_link_max_width", about, ("pci",), (((pci,), one.most_width) for pci, one in found)
+    )
+    about = "Speed of a lane, at the last hour; an idle card may have slowed down."
+    yield gauge(
+        "nodeagent_pcie_link_gigatransfers", about, ("pci",), (((pci,), one.gts) for pci, one in found)
+    )
 
 
 def of_leases(inventory: Inventory, held: tuple[HeldSlice, ...], measures: Measures) -> Iterator[Metric]:

@@ -64,6 +64,8 @@ class AgentCollector(Collector):
         yield gauge("nodeagent_leases_over_grant", about, (), [((), len(measures.over))])
         about = "Time since processes were looked at last."
         yield gauge("nodeagent_look_age_seconds", about, (), [((), measures.look_age_seconds)])
+        about = "Times that lines of the kernel's log, or of other sources, were lost unread."
+        yield counter("nodeagent_kernel_log_lost", about, (), [((), measures.log_lost)])
         refused = [((code,), count) for code, count in self._refusals.counts().items()]
         about = "Refused requests since the agent started, by code."
         yield counter("nodeagent_refusals", about, ("code",), refused)

@@ -33,6 +33,16 @@ class Sensors:
 
 
 @dataclass(frozen=True, slots=True)
+class PciLink:
+    """How a card hangs on PCI Express: lanes, and GT/s of each; None where the kernel does not know."""
+
+    width: int
+    most_width: int
+    gts: float | None = None
+    most_gts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Measures:
     """Everything measured, as of now. Devices by key, sensors by PCI address, idle use by pool."""
 
@@ -42,6 +52,10 @@ class Measures:
     over: frozenset[int] = frozenset()  # leases that use more VRAM than they were granted
     sensors: Mapping[str, Sensors] = field(default_factory=dict)
     idle_bytes: Mapping[str, int] = field(default_factory=dict)
+    drift_bytes: Mapping[str, int] = field(default_factory=dict)  # of those, since this boot began
+    links: Mapping[str, PciLink] = field(default_factory=dict)  # by PCI address, at the last hour
+    faults: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by PCI address (or "") and kind
+    log_lost: int = 0  # times that the kernel's log ran over
     grants: Buckets = Buckets()
     releases: Buckets = Buckets()
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 
 from nodeagent.adapters.bounded import Bounded
 from nodeagent.domain.clock import SECOND_NS, Clock
-from nodeagent.domain.histogram import Histogram
 from nodeagent.domain.measures import Measures, Sensors, Use, use_of
 from nodeagent.domain.watch import Owner
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.histogram import Histogram
+from nodeagent.service.hourly import Hourly
+from nodeagent.service.kernel_faults import KernelFaults
 from nodeagent.service.sampling import Look
 from nodeagent.service.survey import Survey
 
@@ -48,6 +50,8 @@ class Measuring:
         survey: Survey,
         sensors: SensorReader,
         idle: Callable[[str], int | None],
+        hourly: Hourly,
+        faults: KernelFaults | None,
     ) -> None:
         self.grants = Histogram()
         self.releases = Histogram()
@@ -56,14 +60,19 @@ class Measuring:
         self._survey = survey
         self._sensors = sensors
         self._idle = idle
+        self._hourly = hourly
+        self._faults = faults
         self._use: Mapping[tuple[Owner, str], Use] = {}
         self._over: frozenset[int] = frozenset()
         self._looked_ns: int | None = None
 
     def note(self, look: Look) -> None:
-        """Keep what *look* shows: a scrape reads no process."""
+        """Keep what *look* shows: a scrape reads no process. Then the looks that are for measures alone."""
         self._use = use_of(look.sample, look.by_owner, look.inventory)
         self._looked_ns = self._clock.boot_ns()
+        if self._faults is not None:
+            self._faults.note(look)
+        self._hourly.note(look)
 
     def note_over(self, leases: frozenset[int]) -> None:
         """Keep which leases use more than they were granted."""
@@ -80,6 +89,10 @@ class Measuring:
             over=self._over,
             sensors=self._sensors.of(sorted({device.pci for device in found.devices})),
             idle_bytes={pool: size for pool, size in idle.items() if size is not None},
+            drift_bytes=self._hourly.drift,
+            links=self._hourly.links,
+            faults=self._faults.counts() if self._faults else {},
+            log_lost=self._faults.lost if self._faults else 0,
             grants=self.grants.buckets(),
             releases=self.releases.buckets(),
         )

@@ -118,8 +118,8 @@ def build(
     banks, cdi = BankFiles(name, node.tree), CdiFiles(name, config.cdi.directory)
     ground = Ground(node, clock, tree, systemd, hook, banks, cdi, in_use, baselines.idle, dock)
     tiers = build_tiers(config, ground, ledger, base.survey, enforcement)
-    measuring = build_measuring(node, base, baselines)
     partitioning = build_partitioning(config, node, base)
+    measuring = build_measuring(config, node, base, baselines)
     leases = build_leases(
         base,
         tiers,

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.adapters.links import read_link
 from nodeagent.adapters.sensors import read_sensors
 from nodeagent.adapters.sysfs import SysTree
-from nodeagent.domain.measures import Sensors
+from nodeagent.domain.measures import PciLink, Sensors
 
 CARD = "0000:03:00.0"
 FILES = {
@@ -57,3 +58,24 @@ def test_what_is_absent_or_garbled_is_no_reading(tmp_path: Path) -> None:
     tree = card(tmp_path, gpu_busy_percent="140", hwmon__hwmon3__temp1_input="hot", mem_info_vram_used="-1")
     assert read_sensors(tree, CARD) == Sensors(None, None, None, 215.0)
     assert read_sensors(tree, "0000:04:00.0") == Sensors()
+
+
+def test_a_link_has_lanes_and_a_speed(tmp_path: Path) -> None:
+    """Width and speed, now and at most; an unknown speed is none."""
+    links = {"current_link_width": "8", "max_link_width": "16", "max_link_speed": "32.0 GT/s PCIe"}
+    tree = card(tmp_path, current_link_speed="16.0 GT/s PCIe", **links)
+    assert read_link(tree, CARD) == PciLink(8, 16, 16.0, 32.0)
+    tree = card(tmp_path, current_link_speed="Unknown")
+    assert read_link(tree, CARD) == PciLink(8, 16, None, 32.0)
+
+
+@pytest.mark.parametrize("width", ["0", "63", "255", "x", "-1"])
+def test_a_link_that_cannot_be_is_none(tmp_path: Path, width: str) -> None:
+    """A bus that answers nothing reads as all ones; nothing is concluded from that."""
+    assert read_link(card(tmp_path, current_link_width=width, max_link_width="16"), CARD) is None
+
+
+def test_a_sleeping_cards_link_is_not_looked_at(tmp_path: Path) -> None:
+    """The kernel would wake the card to answer."""
+    links = {"current_link_width": "8", "max_link_width": "16"}
+    assert read_link(card(tmp_path, power__runtime_status="suspended", **links), CARD) is None

@@ -7,8 +7,8 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.api.app import ApiSettings, create_app
-from nodeagent.domain.histogram import Histogram
 from nodeagent.domain.measures import Measures, Sensors, Use
+from nodeagent.service.histogram import Histogram
 
 from .conftest import identify
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.histogram import SECONDS, Buckets, Histogram
+from nodeagent.domain.histogram import SECONDS, Buckets
 from nodeagent.domain.measures import Use, use_of
 from nodeagent.domain.watch import KfdUse, Sample
+from nodeagent.service.histogram import Histogram
 
 
 def test_a_histogram_counts_up_to_each_bound() -> None:

@@ -157,7 +157,7 @@ class House:
         )
         self.sidecar_files = SidecarFiles(STEM, root=state / "run" / "leases")
         self.sidecars = Sidecars(self.sidecar_files, self.ledger, clock, tree)
-        self.measuring = build_measuring(node, base, self.baselines)
+        self.measuring = build_measuring(settings, node, base, self.baselines)
         leases = build_leases(
             base,
             self.tiers,
