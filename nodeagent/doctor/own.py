@@ -38,11 +38,6 @@ UNITS = (
     "nodeagent-outside.socket",
     "nodeagent-docker-plugin.socket",
 )
-    "nodeagent.service",
-    "nodeagent.socket",
-    "nodeagent-outside.socket",
-    "nodeagent-docker-plugin.socket",
-)
 OPTIONAL = "nodeagent-docker-plugin.socket"  # off unless the site names it in docker's settings
 CHECK_SECONDS = 5.0  # of the ledger: one of a million leases takes a few
 _SYSTEMCTL_SECONDS = 5.0

@@ -45,7 +45,7 @@ SYSTEMCTL = """#!/bin/sh
 case "$4" in
 nodeagent.service) printf 'LoadState=loaded\\nActiveState=failed\\nUnitFileState=enabled\\nNRestarts=3\\n' ;;
 nodeagent.socket) printf 'LoadState=loaded\\nActiveState=active\\nUnitFileState=disabled\\nNRestarts=\\n' ;;
-nodeagent-docker-plugin.socket) printf 'LoadState=loaded\\nActiveState=inactive\\nUnitFileState=disabled\\n' ;;
+nodeagent-docker-plugin.socket) printf 'LoadState=loaded\\nActiveState=inactive\\nUnitFileState=disabled' ;;
 *) printf 'LoadState=not-found\\nActiveState=inactive\\n' ;;
 esac
 """
