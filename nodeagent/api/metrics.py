@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from nodeagent.api.facade import Agent
 from nodeagent.api.families import counter, gauge, histogram, of_cards, of_devices, of_leases
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.lease import ENDED, HeldSlice, LeaseState, SliceState
+from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, LeaseState, SliceState
 from nodeagent.domain.measures import Measures
 from nodeagent.domain.refusals import Code
 
@@ -50,6 +50,12 @@ class AgentCollector(Collector):
         held, measures = self._agent.held(), self._agent.measures()
         yield gauge("nodeagent_info", "The agent; always 1.", ("version",), [((node.version,), 1)])
         yield gauge("nodeagent_ready", "Whether the agent grants now (1) or not (0).", (), [((), node.ready)])
+        yield gauge("nodeagent_bypassed", "Whether nothing is enforced for a time (1).", (),
+                    [((), node.bypass is not None)])  # fmt: skip
+        observed = [((kind,), kind in node.modes.observed) for kind in HolderKind]
+        yield gauge(
+            "nodeagent_observed", "Whether holders of the kind are observed only (1).", ("kind",), observed
+        )
         yield from self._of_node(measures)
         yield from of_devices(inventory, held, measures)
         yield from of_cards(node.name, inventory, measures)

@@ -17,6 +17,7 @@ from nodeagent.cli.audit import audit
 from nodeagent.cli.bypass import bypass
 from nodeagent.cli.doctor import doctor
 from nodeagent.cli.drains import drain, undrain
+from nodeagent.cli.metrics import metrics
 from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN
 from nodeagent.cli.partition import partition
 from nodeagent.cli.plugin import docker_plugin
@@ -200,7 +201,18 @@ def leave(config_path: Path | None, state_dir: Path | None) -> None:
         click.echo(line)
 
 
-for command in (audit, bypass, docker_plugin, doctor, drain, partition, slurm, simulate, undrain):
+for command in (
+    audit,
+    bypass,
+    docker_plugin,
+    doctor,
+    drain,
+    metrics,
+    partition,
+    slurm,
+    simulate,
+    undrain,
+):
     cli.add_command(command)
 
 

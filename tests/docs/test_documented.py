@@ -225,7 +225,9 @@ def test_every_metric_is_documented(page: Read, same: Same) -> None:
     """docs/metrics.md has a row for each metric that the agent serves, whatever the node has."""
     metrics = importlib.import_module("nodeagent.api.metrics")
     agent = SimpleNamespace(
-        node=lambda: SimpleNamespace(name="x", version="0", ready=True),
+        node=lambda: SimpleNamespace(
+            name="x", version="0", ready=True, bypass=None, modes=SimpleNamespace(observed=())
+        ),
         inventory=lambda: SimpleNamespace(devices=()),
         held=lambda: (),
         measures=importlib.import_module("nodeagent.domain.measures").Measures,
