@@ -1,4 +1,4 @@
-"""`nodeagent metrics`: what Prometheus reads, on stdout or as a file for node_exporter's textfile collector."""
+"""`nodeagent metrics`: what Prometheus reads, on stdout or as a file for node_exporter."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def metrics(socket: Path | None, textfile: Path | None) -> None:
         click.echo(scrape(socket), nl=False)
         return
     if textfile.suffix != ".prom":
-        raise click.BadParameter(
-            "node_exporter reads files whose names end in .prom", param_hint="--textfile"
-        )
+        raise click.BadParameter("node_exporter reads names that end in .prom", param_hint="--textfile")
     from gpulease.errors import GpuleaseError
 
     try:

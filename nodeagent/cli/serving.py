@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
-import sys
 from pathlib import Path
 
 import structlog
@@ -16,6 +14,7 @@ from nodeagent.adapters.private_directory import check_private
 from nodeagent.adapters.service_manager import take_service_manager
 from nodeagent.adapters.sole import sole
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings, inherited_path
+from nodeagent.cli.logs import configure_logging
 from nodeagent.domain.errors import InvalidField
 
 log = structlog.get_logger()
@@ -69,19 +68,3 @@ def _serve(config: settings.Config, simulate: str | None, launcher: Launcher) ->
     gc.freeze()  # what is loaded by now stays: no collection need walk through it, while a grant waits
     log.info("serving", socket=str(config.server.socket), machine=node.machine)
     AgentServer(lambda: built.app, server, Hooks(start=built.start, stop=built.stop)).run()
-
-
-def configure_logging() -> None:
-    """Key=value lines on stderr: for a terminal as for the journal. Values are escaped by repr."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

@@ -11,9 +11,7 @@ from nodeagent.adapters.private_directory import check_private
 from nodeagent.adapters.replacing import faults_of, replace
 from nodeagent.domain.errors import OutsideFault
 
-_UP = (
-    "# HELP nodeagent_up Whether the agent answered when this file was written.\n# TYPE nodeagent_up gauge\n"
-)
+_UP = "# HELP nodeagent_up Whether the agent answered for this file.\n# TYPE nodeagent_up gauge\n"
 UP, DOWN = f"{_UP}nodeagent_up 1\n", f"{_UP}nodeagent_up 0\n"
 MODE = 0o644  # node_exporter is another user; there is no user's text in it
 
