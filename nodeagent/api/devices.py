@@ -67,7 +67,7 @@ class DeviceRoutes:
                 "Every device, with what is free on it.",
                 self.list_all,
                 {200: Promise("All devices.", DevicesAnswer)},
-                problems=(403, 503),
+                problems=(403, 404, 503),
                 query=(_NAMED,),
                 web=True,
             ),

@@ -174,7 +174,7 @@ class LeaseRoutes:
                 "Leases by ascending id; others' are masked.",
                 self.list_all,
                 {200: Promise("One page.", LeasesAnswer)},
-                problems=(403, 503),
+                problems=(403, 404, 503),
                 query=_FILTERS,
                 web=True,
             ),

@@ -67,7 +67,7 @@ def devices_meant(socket: Path | None, device: str | None, every: bool) -> list[
 
     Raises:
         UsageError: neither or both are said.
-        InvalidField: the name is of no device of this node, or is not clear.
+        Unknown: the name is of no device of this node, or is not clear.
     """
     if every == bool(device):
         raise UsageError("name one device, or say --all")

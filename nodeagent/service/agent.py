@@ -268,7 +268,7 @@ class Agent:
         return device
 
     def named(self, name: str) -> tuple[Device, ...]:
-        """The devices that *name* means, in any spelling. Raises InvalidField."""
+        """The devices that *name* means, in any spelling. Raises UnknownThing."""
         return self._names.devices(name, self.inventory())
 
     def drain(

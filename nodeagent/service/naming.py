@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nodeagent.domain.device import Device, Inventory
-from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.errors import InvalidField, UnknownThing
 from nodeagent.domain.request import Request
 from nodeagent.domain.selectors import named, pinned
 from nodeagent.ledger.ledger import Ledger
@@ -23,15 +23,18 @@ class Names:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def devices(self, name: str, inventory: Inventory, field: str = "device") -> tuple[Device, ...]:
-        """The devices that *name* means. Raises InvalidField where it means none, or is not clear."""
-        return named(inventory, self._key_in_lease(name, field), field)
-
-    def keys(self, name: str, inventory: Inventory, field: str = "device") -> tuple[str, ...]:
-        """Their keys; a full key stands for itself, for its device may be gone. Raises InvalidField."""
+    def devices(self, name: str, inventory: Inventory) -> tuple[Device, ...]:
+        """The devices that *name* means. Raises UnknownThing where it means none, or is not clear."""
         try:
-            return tuple(device.key for device in self.devices(name, inventory, field))
-        except InvalidField:
+            return named(inventory, self._key_in_lease(name, "device"), "device")
+        except InvalidField as fault:
+            raise UnknownThing(fault.why) from fault
+
+    def keys(self, name: str, inventory: Inventory) -> tuple[str, ...]:
+        """Their keys; a full key stands for itself, for its device may be gone. Raises UnknownThing."""
+        try:
+            return tuple(device.key for device in self.devices(name, inventory))
+        except UnknownThing:
             if _KEY.fullmatch(name):
                 return (name,)
             raise

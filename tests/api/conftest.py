@@ -15,7 +15,7 @@ from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, Inventory
-from nodeagent.domain.errors import NotAllowed, UnknownThing
+from nodeagent.domain.errors import InvalidField, NotAllowed, UnknownThing
 from nodeagent.domain.guarantee import Compute, Guarantee
 from nodeagent.domain.lease import (
     Anchor,
@@ -105,7 +105,10 @@ class FakeAgent(FakeGuests):
         return self.found
 
     def named(self, name: str) -> tuple[Device, ...]:
-        return named(self.found, name, "device")
+        try:
+            return named(self.found, name, "device")
+        except InvalidField as fault:
+            raise UnknownThing(fault.why) from fault
 
     def held(self) -> tuple[HeldSlice, ...]:
         return tuple(held for lease in self.known.values() for held in lease.slices)

@@ -24,7 +24,7 @@ class FakePartitions:
             PCI,
             "AMD Instinct MI300X",
             "gfx942",
-            Modes("SPX", ("SPX", "CPX"), "NPS1", ("NPS1", "NPS4"), "CAPPING"),
+            Modes("SPX", ("SPX", "DPX", "TPX", "QPX", "CPX"), "NPS1", ("NPS1", "NPS4"), "CAPPING"),
             (make_device(PCI, 0),),
         )
     )

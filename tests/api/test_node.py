@@ -66,12 +66,12 @@ def test_the_media_type_is_the_callers_choice(user, agent, accept, media):
 
 
 def test_devices_are_named_in_any_spelling(user):
-    """The devices that a list of names means, each once; a name that is not clear is a 422."""
+    """The devices that a list of names means, each once; a name that is not clear is a 404."""
     keys = [one["device"] for one in user.get("/v1/devices?device=rocr:1,,renderD129").json["devices"]]
     assert keys == ["0000:c2:00.0/0"]
     assert len(user.get("/v1/devices?device=").json["devices"]) == 2
     refused = user.get("/v1/devices?device=1")
-    assert (refused.status_code, refused.json["field"]) == (422, "device")
+    assert (refused.status_code, refused.json["code"]) == (404, "UnknownThing")
     assert "rocr:1, hip:1 (0000:c2:00.0/0)" in refused.json["detail"]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from nodeagent.domain.partition import Modes
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 
 ONE = "/v1/cards/0000:c1:00.0/partition"
@@ -15,7 +18,7 @@ def test_cards_show_what_they_are_and_can_be(root, user):
         "product": "AMD Instinct MI300X",
         "gfx": "gfx942",
         "compute_partition": "SPX",
-        "compute_partitions": ["SPX", "CPX"],
+        "compute_partitions": ["SPX", "DPX", "TPX", "QPX", "CPX"],
         "memory_partition": "NPS1",
         "memory_partitions": ["NPS1", "NPS4"],
         "memory_alloc_mode": "CAPPING",
@@ -40,8 +43,9 @@ def test_a_card_is_switched(root, agent):
     assert max(agent.partitions.waits) < 5
 
 
-def test_what_no_card_takes_names_its_field(root):
+def test_what_no_card_takes_names_its_field(root, agent):
     """A mode that the card has not, one that is none, a card that is not there, nothing at all."""
+    agent.partitions.card = replace(agent.partitions.card, modes=Modes("SPX", ("SPX", "CPX")))
     for body, status in (({"mode": "qpx"}, 422), ({"mode": "NPS4"}, 422), ({}, 422)):
         answer = root.post(ONE, json=body)
         assert (answer.status_code, answer.json["field"]) == (status, "mode")

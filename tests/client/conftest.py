@@ -139,8 +139,8 @@ class FakeAgent:
         wanted = [name for name in names.split(",") if name]
         known = {str(value) for device in self.devices for value in device.values()}
         if unknown := [name for name in wanted if name not in known]:
-            problem = {"code": "InvalidField", "field": "device", "detail": f"{unknown[0]!r} names no device"}
-            return 422, {"status": 422, **problem}, {}
+            problem = {"code": "UnknownThing", "detail": f"{unknown[0]!r} names no device"}
+            return 404, {"status": 404, **problem}, {}
         found = [one for one in self.devices if not wanted or {*wanted} & {str(v) for v in one.values()}]
         return 200, {"devices": found, "next": None}, {}
 

@@ -109,7 +109,7 @@ def test_a_filter_takes_every_printed_name(agent: Any, gpulease: Any, device: An
         assert "0000:c1:00.0" in shown and "0000:c2:00.0" not in shown
     done = gpulease(command, "--device", "renderD200")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "InvalidField: device: 'renderD200' names no device" in done.stderr
+    assert "UnknownThing: 'renderD200' names no device" in done.stderr
 
 
 def test_devices(agent: Any, gpulease: Any) -> None:

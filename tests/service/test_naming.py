@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from service_builders import House, order_of, user
 
-from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.errors import InvalidField, UnknownThing
 from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.service.naming import Names
 from nodeagent.service.orders import Granted
@@ -18,7 +18,7 @@ def test_a_place_in_a_lease_names_its_device(house: House) -> None:
     names = Names(house.ledger)
     assert [one.key for one in names.devices(f"lease:{lease.id}:0", house.survey.inventory())] == [key]
     for name, why in ((f"lease:{lease.id}:1", "it has 1 slices"), ("lease:999999:0", "no such lease")):
-        with pytest.raises(InvalidField, match=why):
+        with pytest.raises(UnknownThing, match=why):
             names.devices(name, house.survey.inventory())
 
 
@@ -27,7 +27,7 @@ def test_leases_are_found_by_any_name_of_their_device(house: House) -> None:
     lease = house.grant(cus=8)
     assert [one.id for one in house.agent.leases(user(), device="rocr:0")] == [lease.id]
     assert house.agent.leases(user(), device="0000:ff:00.0/0") == ()
-    with pytest.raises(InvalidField, match="names no device"):
+    with pytest.raises(UnknownThing, match="names no device"):
         house.agent.leases(user(), device="renderD250")
 
 
