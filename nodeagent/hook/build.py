@@ -52,7 +52,7 @@ TARGETS = (
             *("supervisor.c", "supervisor_request.c", "supervisor_filter.c", "supervisor_launch.c"),
             *("supervisor_take.c", "supervisor_notify.c", "supervisor_account.c", "supervisor_proc.c"),
             *("supervisor_counters.c", "supervisor_files.c", "supervisor_private.c", "cumask.c"),
-            "supervisor_outside.c",
+            *("supervisor_outside.c", "supervisor_attend.c"),
         ),
         ("-D_FORTIFY_SOURCE=2", "-fPIE", "-pie", "-Wl,-z,now,-z,relro,-z,noexecstack"),
     ),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * gpulease-supervisor launch FD	run what the request in FD says, supervise it to its end
+ * gpulease-supervisor launch FD	run what the request in FD says, supervise it to its end; or else what containers'
+ *				runtimes hand over
  * gpulease-supervisor outside		do what the agent asks on stdin, outside of its sandbox
  * gpulease-supervisor probe		exit code 0 where this kernel can supervise; else say why not
  * gpulease-supervisor probe-ipc	the same for shared memory of a command's own
@@ -132,17 +133,46 @@ static const char *prepare(struct request *request, struct supervised *lease)
 		if (!identify(request->render[i].path, &request->render[i].file))
 			return "a render node that the request names does not exist";
 	lease->kfd_processes = request->kfd_processes;
+	lease->within = request->within;
 	lease->render = request->render;
 	lease->renders = request->renders;
 	return notify_sizes_fit() ? NULL : "the kernel's notifications are larger than this supervisor knows";
+}
+
+static int run_command(struct request *request, struct supervised *lease)
+{
+	static struct told told;
+	struct launched command;
+
+	if (!launch(request, &command, &told)) {
+		tell(request->answer, "failed %s %d %d %s\n", told.step, told.number, told.detail, told.word);
+		return 1;
+	}
+	lease->listener = command.listener;
+	tell(request->answer, "started %d\n", command.pid);
+	close(request->answer);
+	close(request->cgroup);
+	close(request->peer);
+	serve(lease, &command);
+	return 0;
+}
+
+static int run_containers(struct request *request, struct supervised *lease)
+{
+	if (!attend_open(request->socket)) {
+		tell(request->answer, "failed socket %d 0 -\n", errno);
+		return 1;
+	}
+	tell(request->answer, "started %d\n", getpid());
+	close(request->answer);
+	attend(lease);
+	return 0;
 }
 
 int run(int descriptor)
 {
 	static struct request request;
 	static struct supervised lease;
-	static struct told told;
-	struct launched command;
 	const char *wrong = request_read(descriptor, &request);
 	pid_t pid;
 
@@ -157,17 +187,7 @@ int run(int descriptor)
 	if (pid)
 		return pid < 0;
 	settle(request.home);
-	if (!launch(&request, &command, &told)) {
-		tell(request.answer, "failed %s %d %d %s\n", told.step, told.number, told.detail, told.word);
-		return 1;
-	}
-	lease.listener = command.listener;
-	tell(request.answer, "started %d\n", command.pid);
-	close(request.answer);
-	close(request.cgroup);
-	close(request.peer);
-	serve(&lease, &command);
-	return 0;
+	return request.socket ? run_containers(&request, &lease) : run_command(&request, &lease);
 }
 
 /* The errno of trying it in a child of ours; 0: it works. */

@@ -3,6 +3,7 @@
  * gpulease-supervisor: starts one command of a lease under a seccomp filter that root installed before any code of
  * the user ran, and answers the filter's notifications: the ioctls that take VRAM or choose CUs. One process a
  * launch, so that a program that stalls its supervisor stalls nobody else, and so that there is no socket to reach.
+ * For a lease's containers it starts nothing: their engine's runtime installs the filter, and hands it the listeners.
  * What it can and cannot hold is in docs/supervisor.md.
  */
 #ifndef GPULEASE_SUPERVISOR_H
@@ -41,6 +42,8 @@ struct request {
 	uint64_t lease;
 	const char *kfd;		/* path of the KFD node */
 	const char *kfd_processes;	/* directory of KFD's counters, sysfs class/kfd/kfd/proc */
+	const char *socket;		/* where runtimes hand over listeners, or NULL: it starts a command, */
+	const char *within;		/* and the path of the cgroup that all who ask must be in */
 	int limits;			/* descriptors: the lease's limits, or -1: the command is not supervised, */
 	int cgroup;			/* its cgroup's directory, */
 	int home;			/* the supervisor's own cgroup's directory, or -1, */
@@ -84,6 +87,7 @@ bool read_all(int descriptor, void *to, size_t size);
 
 /* supervisor_filter.c: the listener's descriptor, or -errno */
 int filter_install(void);
+void filter_hurry(int listener);
 
 /* supervisor_private.c: an IPC namespace and a /dev/shm of this process's own; 0, or -1 with errno */
 int private_ipc(void);
@@ -116,12 +120,17 @@ struct supervised {
 	struct limits limits;
 	const char *kfd_processes;
 	struct file_identity kfd;
+	const char *within;		/* who is in no cgroup below this is not answered for; NULL: anybody is */
 	const struct stand_in *render;
 	size_t renders;
-	int listener;
+	int listener;			/* of whom is answered now */
 };
 bool notify_sizes_fit(void);
 bool notify_answer(struct supervised *lease);
+
+/* supervisor_attend.c: containers' listeners, by a socket; false with errno where there cannot be one */
+bool attend_open(const char *path);
+void attend(struct supervised *lease);
 
 /* supervisor_account.c: what the lease uses of device `index`, and whether `size` more fits */
 enum charge { CHARGE_COUNTED, CHARGE_UNCOUNTED };	/* by the kernel's counters, or by nobody */
@@ -147,7 +156,7 @@ bool counters_exist(const struct supervised *lease, pid_t process);
 uint64_t counters_read(const struct supervised *lease, struct counters *counters, pid_t process, uint32_t device);
 
 /* supervisor_proc.c: what /proc says */
-bool proc_look_at(pid_t thread, int descriptor, pid_t *process, struct stat *status);
+bool proc_look_at(const struct supervised *lease, pid_t thread, int descriptor, pid_t *process, struct stat *status);
 uint64_t proc_start_time(pid_t process);
 bool proc_in_ioctl(pid_t thread);
 enum mapped { MAPPED, UNMAPPED, MAPPINGS_UNSEEN };

@@ -3,7 +3,7 @@
  * The filter: an ioctl whose number could be one that takes VRAM or sets a CU mask is notified, whatever its other
  * bits: KFD looks at the low byte only, DRM at the two lower ones (since Linux 5.14), and the kernel at the lower half
  * of the argument only. Which file it goes to, the supervisor finds out. int 0x80 from a 64-bit program reaches both
- * as well; x32 is refused.
+ * as well; x32 is refused. What containers' runtimes install is the same: nodeagent/domain/seccomp.py.
  */
 #include "supervisor.h"
 
@@ -27,7 +27,6 @@
 #endif
 
 #define IOCTL_I386 54
-#define X32_BIT 0x40000000u
 
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define KEEP(bits) BPF_STMT(BPF_ALU | BPF_AND | BPF_K, bits)
@@ -35,6 +34,12 @@
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
 #define IF_EQUAL(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, yes, no)
 #define IF_AT_LEAST(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, value, yes, no)
+
+/* Both sides run in turns: waking the other on this CPU makes a call six times cheaper. Older kernels: no. */
+void filter_hurry(int listener)
+{
+	ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP);
+}
 
 int filter_install(void)
 {
@@ -72,7 +77,6 @@ int filter_install(void)
 
 	if (listener < 0)
 		return -errno;
-	/* Both sides run in turns: waking the other on this CPU makes a call six times cheaper. Older kernels: no. */
-	ioctl((int)listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP);
+	filter_hurry((int)listener);
 	return (int)listener;
 }

@@ -47,6 +47,22 @@ static pid_t read_process_of(pid_t thread)
 	return line ? (pid_t)strtol(line + 6, NULL, 10) : 0;
 }
 
+/* Only root moves a thread between cgroups, so that once is enough. The line of version 2 is "0::/path". */
+static bool is_within(pid_t thread, const char *cgroup)
+{
+	const size_t length = strlen(cgroup);
+	char text[4096];
+	const char *line;
+
+	if (!read_process(thread, "cgroup", text, sizeof(text)))
+		return false;
+	line = strncmp(text, "0::", 3) ? strstr(text, "\n0::") : text;
+	if (!line)
+		return false;
+	line += line == text ? 3 : 4;
+	return !strncmp(line, cgroup, length) && (line[length] == '/' || line[length] == '\n');
+}
+
 static bool look_at(int directory, const char *name, struct stat *status)
 {
 	struct statx known;
@@ -66,7 +82,7 @@ static bool look_at(int directory, const char *name, struct stat *status)
  * way to the directory are dear. A directory that is kept is that thread's and nobody else's, whatever its number:
  * once it has ended, nothing is found there.
  */
-bool proc_look_at(pid_t thread, int descriptor, pid_t *process, struct stat *status)
+bool proc_look_at(const struct supervised *lease, pid_t thread, int descriptor, pid_t *process, struct stat *status)
 {
 	static struct { pid_t thread, process; int descriptors; } threads[64];
 	const size_t slot = (size_t)thread % 64;
@@ -84,6 +100,11 @@ bool proc_look_at(pid_t thread, int descriptor, pid_t *process, struct stat *sta
 	errno = ESRCH;
 	if (!*process)
 		return false;
+	if (lease->within && !is_within(thread, lease->within)) {
+		threads[slot].thread = 0;
+		errno = EPERM;
+		return false;
+	}
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd", *process, thread);
 	threads[slot].descriptors = files_keep(path, O_PATH | O_DIRECTORY);
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", *process, thread, descriptor);

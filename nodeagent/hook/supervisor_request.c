@@ -78,7 +78,7 @@ static bool take_word(struct request *request, const char *word)
 	};
 	const struct { const char *name; const char **text; } texts[] = {
 		{ "kfd", &request->kfd }, { "kfd_processes", &request->kfd_processes },
-		{ "oom", &request->oom_adjust },
+		{ "oom", &request->oom_adjust }, { "socket", &request->socket }, { "within", &request->within },
 	};
 	const char *value = strchr(word, '=');
 	const size_t length = value ? (size_t)(value++ - word) : 0;
@@ -120,6 +120,20 @@ static bool take_word(struct request *request, const char *word)
 #undef IS
 }
 
+/* Whether all is there that a command's start needs, or else the containers' socket. */
+static bool complete(const struct request *request)
+{
+	const bool supervised = request->limits >= 0;
+
+	if (supervised && (!request->kfd || !request->kfd_processes))
+		return false;
+	if (request->socket)
+		return supervised && request->within;
+	return request->cgroup >= 0 && request->peer >= 0 && request->peer_pid > 0 && request->offered.command >= 0 &&
+	       request->offered.cwd >= 0 && request->offered.report >= 0 && request->uid != (uid_t)-1 &&
+	       request->gid != (gid_t)-1;
+}
+
 const char *request_read(int descriptor, struct request *request)
 {
 	struct stat status;
@@ -140,11 +154,7 @@ const char *request_read(int descriptor, struct request *request)
 	for (at = text; at < limit; at += strlen(at) + 1)
 		if (!take_word(request, at))
 			return "the request holds a word that is not known: agent and supervisor differ in version";
-	if (request->cgroup < 0 || request->peer < 0 || request->peer_pid <= 0 || request->offered.command < 0 ||
-	    request->offered.cwd < 0 || request->offered.report < 0 || request->uid == (uid_t)-1 ||
-	    request->gid == (gid_t)-1 || (request->limits >= 0 && (!request->kfd || !request->kfd_processes)))
-		return "the request lacks a word";
-	return NULL;
+	return complete(request) ? NULL : "the request lacks a word";
 }
 
 const char *limits_read(int descriptor, uint64_t lease, struct limits *limits)
