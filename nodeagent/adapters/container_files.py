@@ -25,7 +25,7 @@ from nodeagent.domain.container import is_id
 from nodeagent.domain.errors import OutsideFault
 
 NOTES = Path("/run/nodeagent/containers")
-_NOTE, _TICKET = "lease", "ticket"
+_NOTE, _TICKET, _LISTENER = "lease", "ticket", "seccomp"
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -50,11 +50,22 @@ class ContainerFiles:
         """Write the note of a lease; again is harmless. Returns its path."""
         note = self.note(lease, guest)
         with faults_of(note):
-            self._make_private(self._notes)
-            for directory in (self._notes / f"{lease:d}", note.parent):
-                directory.mkdir(mode=0o700, exist_ok=True)
+            self._make(lease)
+            note.parent.mkdir(mode=0o700, exist_ok=True)
             replace(note, f"lease={lease:d}\ninstance={self._stem}\n".encode(), 0o444)
         return note
+
+    def listener(self, lease: int) -> Path:
+        """Where the supervisor of *lease* listens, in a directory that is made."""
+        listener = self._listener(lease)
+        with faults_of(listener):
+            self._make(lease)
+        return listener
+
+    def shut(self, lease: int) -> None:
+        """Take away where a supervisor listens; gone already is success."""
+        with faults_of(self._listener(lease)), contextlib.suppress(FileNotFoundError):
+            self._listener(lease).unlink()
 
     def verify(self, lease: int, guest: int | None = None) -> None:
         """Raise OutsideFault where the note is missing, or others could write it."""
@@ -136,6 +147,14 @@ class ContainerFiles:
             with contextlib.suppress(OSError):
                 directory.rmdir()
                 directory.parent.rmdir()
+
+    def _listener(self, lease: int) -> Path:
+        return self.note(lease).with_name(_LISTENER)
+
+    def _make(self, lease: int) -> None:
+        """Make the directory of one lease."""
+        self._make_private(self._notes)
+        self.note(lease).parent.mkdir(mode=0o700, exist_ok=True)
 
     @staticmethod
     def _make_private(directory: Path) -> None:

@@ -30,10 +30,14 @@ _EVENTS = ("create", "start", "die", "destroy", "remove", "pause", "unpause", "r
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """How an engine makes cgroups: driver ``systemd`` or ``cgroupfs``, version ``1`` or ``2``."""
+    """How an engine makes cgroups: driver ``systemd`` or ``cgroupfs``, version ``1`` or ``2``.
+
+    *release* is the engine's own version, as ``26.1.5+dfsg1``; None: not told.
+    """
 
     driver: str
     version: str
+    release: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,10 @@ class EngineSocket:
 
     def info(self) -> EngineInfo:
         told = self._object("GET", "/info")
-        driver, version = told.get("CgroupDriver"), told.get("CgroupVersion", "1")
-        if not isinstance(driver, str) or not isinstance(version, str):
+        driver, version, release = map(told.get, ("CgroupDriver", "CgroupVersion", "ServerVersion"))
+        if not isinstance(driver, str) or not isinstance(version, str | None):
             raise OutsideFault(self.path, "does not say how it makes cgroups")
-        return EngineInfo(driver, version)
+        return EngineInfo(driver, version or "1", release if isinstance(release, str) else None)
 
     def daemon(self) -> Daemon:
         told = self._object("GET", "/info")

@@ -1,10 +1,10 @@
-"""Starts commands by gpulease-supervisor: one process a launch, which outlives the agent.
+"""Starts gpulease-supervisor: a process for each command, and for the containers of a lease.
 
-It supervises them, or gives them shared memory of their own, or both.
-
-It needs no socket that somebody could reach: the agent starts it, and tells it all in a file that only the
-two of them hold (threat 23). What the caller offers is taken by the child that becomes the command: a file of
-a user's own file system may stall whoever closes it, so the agent never holds one.
+It outlives the agent. It supervises commands, or gives them shared memory of their own, or both. The agent
+starts it, and tells it all in a file that only the two of them hold (threat 23). What a caller offers is
+taken by the child that becomes the command: a file of a user's own file system may stall whoever closes it,
+so the agent never holds one. Containers are started by their engine, whose runtime finds their supervisor by
+a socket that root alone can reach.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import errno
 import os
 import platform
 import select
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +76,20 @@ class Launch:
     groups: tuple[int, ...]
     inherited: Inherited
     private_ipc: bool = False  # an IPC namespace and a /dev/shm that nobody else has
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """A supervisor of all containers of a lease, which are to lie in or below the cgroup *within*.
+
+    *socket* is where their runtimes hand listeners over; *home* as in `Launch`.
+    """
+
+    lease: int
+    devices: tuple[HookDevice, ...]
+    within: str
+    home: int | None
+    socket: Path
 
 
 class CommandFailed(NotAllowed):
@@ -144,22 +159,47 @@ class Supervisor:
                 sealed, or something of the caller's does not answer.
             OutsideFault: something else failed; nothing of the command ran.
         """
+        passed = (launch.peer, launch.cgroup, launch.home)
+        return self._start(launch.lease, launch.devices, _of_launch(launch), passed)
+
+    def attend(self, attendance: Attendance) -> None:
+        """Have a supervisor listen at the socket; one that does already goes on alone.
+
+        It ends when the socket has been removed, and the last process that it is asked about has ended.
+        Raises OutsideFault where it cannot: nothing listens then.
+        """
+        if self.attends(attendance.socket):
+            return
+        words = [("socket", attendance.socket), ("within", attendance.within), _home(attendance)]
+        self._start(attendance.lease, attendance.devices, words, (attendance.home,))
+
+    @staticmethod
+    def attends(path: Path) -> bool:
+        """Whether a supervisor listens at *path*."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            return asked.connect_ex(str(path)) == 0
+
+    def _start(
+        self,
+        lease: int,
+        devices: Sequence[HookDevice] | None,
+        words: Sequence[tuple[str, object]],
+        passed: Collection[int | None],
+    ) -> int:
+        """Start the process that *words* ask for, with the descriptors *passed* that they name."""
         with contextlib.ExitStack() as stack:
             reading, writing = os.pipe()
             stack.callback(os.close, reading)
-            passed = {launch.peer, launch.cgroup, writing}
-            held: list[tuple[str, object]] = []
-            if launch.devices is not None:
-                content = limits_bytes(launch.lease, launch.devices, "", strict=True)
+            said = [("lease", lease), *words, ("answer", writing)]
+            taken = {writing, *(one for one in passed if one is not None)}
+            if devices is not None:
+                content = limits_bytes(lease, devices, "", strict=True)
                 limits = stack.enter_context(_memory_file(b"limits", content))
-                held = [*self._node(), ("limits", limits)]
-                passed.add(limits)
-            if launch.home is not None:
-                passed.add(launch.home)
-            words = _words(launch, [*held, ("answer", writing)])
-            request = stack.enter_context(_memory_file(b"request", words))
+                said += [*self._node(), ("limits", limits)]
+                taken.add(limits)
+            request = stack.enter_context(_memory_file(b"request", _text(said)))
             try:
-                self._launcher.launch(self._binary, request, sorted(passed))
+                self._launcher.launch(self._binary, request, sorted(taken))
             finally:
                 os.close(writing)
             return self._started(_read_line(reading))
@@ -200,14 +240,11 @@ class Supervisor:
         return self._probed[what]
 
 
-def _words(launch: Launch, held: Sequence[tuple[str, object]]) -> bytes:
-    """The request as nodeagent/hook/supervisor_request.c reads it."""
+def _of_launch(launch: Launch) -> Sequence[tuple[str, object]]:
     given, inherited = launch.offered, launch.inherited
-    settings: list[tuple[str, object]] = [
-        ("lease", launch.lease),
-        *held,
+    return [
         ("cgroup", launch.cgroup),
-        ("home", -1 if launch.home is None else launch.home),
+        _home(launch),
         ("peer", launch.peer),
         ("peer_pid", launch.peer_pid),
         ("command", given.command),
@@ -228,7 +265,15 @@ def _words(launch: Launch, held: Sequence[tuple[str, object]]) -> bytes:
         ("cpus", _mask(inherited.cpus).hex()),
         *(("rlimit", f"{which}:{soft}:{hard}") for which, (soft, hard) in inherited.limits.items()),
     ]
-    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in settings)
+
+
+def _home(started: Launch | Attendance) -> tuple[str, object]:
+    return "home", -1 if started.home is None else started.home
+
+
+def _text(words: Sequence[tuple[str, object]]) -> bytes:
+    """The request as nodeagent/hook/supervisor_request.c reads it."""
+    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in words)
 
 
 def _mask(cpus: frozenset[int]) -> bytes:

@@ -19,7 +19,7 @@ from nodeagent.domain.docker_keys import (
     SECURITY,
 )
 from nodeagent.domain.docker_paths import within
-from nodeagent.domain.docker_ticket import token_of
+from nodeagent.domain.docker_ticket import canonical, token_of
 from nodeagent.domain.errors import InvalidField
 
 ASK = "ask for a GPU with `gpulease docker run`"
@@ -86,25 +86,34 @@ def _capabilities(value: Any, _grounds: Grounds) -> Iterator[str]:
             yield f"capability {name[:40]!r} leads to every device of the node"
 
 
-def _security(value: Any, _grounds: Grounds) -> Iterator[str]:
+def _security(value: Any, grounds: Grounds) -> Iterator[str]:
+    demanded = grounds.ticket.seccomp if grounds.ticket else None
+    profiles: list[str] = []
     for option in texts("SecurityOpt", value):
         name = re.split("[=:]", option, maxsplit=1)[0]
         if name == "seccomp":
-            yield from _seccomp(option[len("seccomp=") :])
+            profiles.append(option[len("seccomp=") :])
         elif name not in SECURITY:
             yield f"security option {name[:40]!r} is not known here"
+    if demanded is not None and not profiles:
+        yield f"what holds the lease needs its own seccomp profile: {ASK}"
+    for profile in profiles:
+        yield from _seccomp(profile, demanded)
 
 
-def _seccomp(profile: str) -> Iterator[str]:
-    """A profile may name a socket of the node for root's runtime to speak to; no ticket is for that."""
-    if profile in ("unconfined", "builtin"):
+def _seccomp(profile: str, demanded: str | None) -> Iterator[str]:
+    """A profile may name a socket of the node for root's runtime to speak to: the lease's own alone."""
+    if profile in ("unconfined", "builtin") and demanded is None:
         return
     try:
         document = mapping("seccomp", read_json(profile.encode()))
     except InvalidField as wrong:
         yield str(wrong)
         return
-    if any(key.casefold().startswith("listener") for key in document):
+    if demanded is not None:
+        if canonical(document) != demanded:
+            yield f"what holds the lease needs its own seccomp profile, and no other: {ASK}"
+    elif any(key.casefold().startswith("listener") for key in document):
         yield "a seccomp profile with a listener makes root's runtime speak to a socket of the node"
 
 

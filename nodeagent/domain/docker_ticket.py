@@ -6,6 +6,7 @@ Only the ticket's digest is kept anywhere. It counts once; labels without it are
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,12 +32,16 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What one lease gives the container that shows its ticket. Paths are the host's."""
+    """What one lease gives the container that shows its ticket. Paths are the host's.
+
+    *seccomp* is the profile that it must have, as JSON whose keys are sorted; None: any without a listener.
+    """
 
     lease: int
     cgroup_parents: frozenset[str] = frozenset()  # none: the engine's own parent
     devices: frozenset[str] = frozenset()
     mounts: frozenset[Mount] = field(default_factory=frozenset)
+    seccomp: str | None = None
 
 
 def ticket_from(record: Any) -> Ticket:
@@ -51,9 +56,21 @@ def ticket_from(record: Any) -> Ticket:
         raise InvalidField("ticket", "it names no lease")
     try:
         mounts = frozenset(Mount(*map(_checked, mount)) for mount in fields["mounts"])
-        return Ticket(lease, frozenset(fields["cgroup_parents"]), frozenset(fields["devices"]), mounts)
+        profile = fields.get("seccomp")
+        return Ticket(
+            lease,
+            frozenset(fields["cgroup_parents"]),
+            frozenset(fields["devices"]),
+            mounts,
+            None if profile is None else canonical(mapping("seccomp", profile)),
+        )
     except (KeyError, TypeError) as wrong:
         raise InvalidField("ticket", f"it is not the agent's: {wrong!r}") from None
+
+
+def canonical(document: Object) -> str:
+    """*document* as text that is the same for the same JSON, and for no other: ``1`` is not ``true``."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 def _checked(part: Any) -> Any:

@@ -38,9 +38,10 @@ class Admission:
         parent: str | None,
         render_minors: Sequence[int],
         mounts: Sequence[Mapping[str, Any]],
+        seccomp: Mapping[str, Any] | None = None,
         guest: int | None = None,
     ) -> Evidence:
-        """Write the ticket for the plugin, which is told all that the container may have."""
+        """Write the ticket for the plugin, which is told all that the container may have, and must."""
         devices = [
             self._device("/dev/kfd"),
             *(self._device(f"/dev/dri/renderD{one:d}") for one in render_minors),
@@ -53,6 +54,7 @@ class Admission:
             "devices": [one["host"] for one in devices],
             "mounts": [[one["source"], one["target"], one["read_only"]] for one in mounts],
             "groups": groups,
+            "seccomp": seccomp,
         }
         self.files.admit(lease, said, content, guest)
         return {"cgroup_parent": parent, "devices": devices, "groups": groups, "ticket": said}

@@ -178,11 +178,16 @@ def _known(ledger: Ledger, lease_id: int) -> Lease:
     return lease
 
 
-def _check_open(lease: Lease) -> None:
-    """Refuse to let a process in that would not be held as the lease states: threat 19."""
+def check_no_container(lease: Lease) -> None:
+    """Refuse what would be in a container's lease and not in the container."""
     if lease.anchor.kind is AnchorKind.CONTAINER or lease.request.cdi:
         # It would keep the engine from dividing the lease's cgroup, and has none of the container's limits.
         raise NotAllowed(f"lease {lease.id} is a container's: run the command in it, as by docker exec")
+
+
+def _check_open(lease: Lease) -> None:
+    """Refuse to let a process in that would not be held as the lease states: threat 19."""
+    check_no_container(lease)
     if lease.guarantee is not None and lease.guarantee.for_one_command:
         raise NotAllowed(
             f"lease {lease.id} is stated memory={lease.guarantee.memory}, ipc={lease.guarantee.ipc}: "

@@ -14,6 +14,7 @@ from nodeagent.service.cgroup_effects import CGROUP
 from nodeagent.service.effects import Arguments, Done, Evidence, Pending, Planned, evidence_of
 from nodeagent.service.means import Setting, mounts_of
 from nodeagent.service.orders import Tier
+from nodeagent.service.supervised_containers import profile_of
 
 CONTAINER = "container"
 
@@ -93,7 +94,7 @@ class ContainerEffect:
         cgroup = evidence_of(before, CGROUP)
         parent = self._parents.parent(engine, str(cgroup["path"])) if cgroup else None
         mounts = [*mounts_of(before), self._admission.mount(lease)]
-        return self._admission.let_in(lease, parent, arguments["render_minors"], mounts)
+        return self._admission.let_in(lease, parent, arguments["render_minors"], mounts, profile_of(before))
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         """What is to be mounted goes first: so no engine starts a container that is being ended."""

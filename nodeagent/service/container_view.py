@@ -14,13 +14,15 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.contained import CONTAINER
 from nodeagent.service.guest_records import Guest
 from nodeagent.service.means import mounts_of
+from nodeagent.service.supervised_containers import profile_of
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
     """*id* once a container is bound. *devices*: ``host`` and ``inside`` path; *mounts*: as `mounts_of`.
 
-    *cgroup_parent* is None where the engine's cgroups are elsewhere. *environment*: None unsets.
+    *cgroup_parent* is None where the engine's cgroups are elsewhere. *environment*: None unsets. *seccomp*:
+    the profile that it needs, where a supervisor is asked about what it allocates.
     """
 
     engine: Engine | None
@@ -72,6 +74,7 @@ class ContainerViews:
             labels=labels,
             stop_timeout_seconds=self._stop_seconds,
             cdi=qualified(self._tickets.of(lease.id)) if device else None,
+            seccomp=profile_of(journal),
         )
 
     def of_guest(self, lease: Lease, guest: Guest) -> ContainerView:

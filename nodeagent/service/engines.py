@@ -14,6 +14,7 @@ import structlog
 
 from nodeagent.adapters.container_processes import in_container_of
 from nodeagent.adapters.engine import EngineInfo, Running
+from nodeagent.domain import seccomp
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.container import Container, Engine, Life, Seen, cgroup_parent, life_of
 from nodeagent.domain.errors import OutsideFault
@@ -78,6 +79,10 @@ class Engines:
     def parent(self, engine: Engine, path: str, *, slices: bool = True) -> str | None:
         info = self._info(engine)
         return cgroup_parent(engine, info.driver, info.version, path, slices=slices)
+
+    def no_listener(self, engine: Engine) -> str | None:
+        """Why *engine* cannot hand its containers' system calls to a supervisor, or None."""
+        return seccomp.why_not(engine, self._info(engine).release)
 
     def look(self, engine: Engine) -> Sight | None:
         """Ask *engine* for its containers now; None: it does not answer."""

@@ -17,16 +17,14 @@ from nodeagent.domain.lease import Lease
 from nodeagent.domain.records import EffectRecord
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
-from nodeagent.service.attach import own_active
+from nodeagent.service.attach import check_no_container, own_active
 from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.changes import Changes
 from nodeagent.service.charging import devices_of
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.orders import Caller
 from nodeagent.service.quotas import Quotas
-from nodeagent.service.supervised import SUPERVISED
-
-HOME = "supervisor"  # the cgroup of all supervisors: not the agent's, whose end they survive
+from nodeagent.service.supervised import HOME, SUPERVISED
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +77,7 @@ class Launcher:
         self._quotas.take_call(caller)
         with self._locks.of(lease_id):
             lease = own_active(self._ledger, caller, lease_id)
+            check_no_container(lease)
             pid = self._start(caller, lease, order)
             self._entered(lease_id, pid)
             with self._ledger.write(release=True) as tx:

@@ -90,7 +90,8 @@ class Planner:
         """
         cgroup = None if adopted or self._tree is None else {"lease": None, "parent": None}
         setting = self._setting(uid, request, cgroup, placed, inventory, container, adopted=adopted)
-        promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in self._means)
+        every = (*self._means, *self._doors)
+        promised = guarantee_of(placed, inventory).with_holds(means.promise(setting) for means in every)
         short = self._demanded(request).short_of(promised)
         would = [means for means in self._means if short.helped_by(means.at_best)]
         closed = [why for door in self._doors if (why := door.closed(setting))]

@@ -18,6 +18,7 @@ from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
 
 SUPERVISED = "supervised"
+HOME = "supervisor"  # the cgroup of all supervisors: not the agent's, whose end they survive
 
 
 class SupervisedMeans:

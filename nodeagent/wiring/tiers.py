@@ -60,6 +60,11 @@ from nodeagent.service.sampling import Sampler
 from nodeagent.service.shared_memory import IPC, SharedMemory
 from nodeagent.service.spared import Spared
 from nodeagent.service.supervised import SUPERVISED, SupervisedEffect, SupervisedMeans
+from nodeagent.service.supervised_containers import (
+    SUPERVISED_CONTAINERS,
+    SupervisedContainers,
+    SupervisedContainersEffect,
+)
 from nodeagent.service.survey import Survey
 from nodeagent.wiring.containers import Dock
 from nodeagent.wiring.node import Node, figures, used_bytes
@@ -157,17 +162,21 @@ def build_tiers(
             CDI: CdiEffect(ground.cdi, ground.dock.tickets),
             CDI_USERS: CdiUsersEffect(ground.clock, ground.dock.stopping().end_strays),
         }
+    if ground.dock is not None and tree is not None:
+        attending = SupervisedContainersEffect(supervisor, ground.dock.files, tree)
+        effects |= {SUPERVISED_CONTAINERS: attending}
     shared_memory = None
     if tree is not None:
         shared_memory = _shared_memory(ground, tree, ledger)
         occupants = Spared(Counted(effects[OCCUPANTS], shared_memory.census), tree, enforcement.bypassed)
         effects |= {IPC: IpcEffect(ledger, shared_memory), OCCUPANTS: occupants}
+    kernel_means = KernelMeans(dmem, kernel)
     # Undone from the last to the first: who died, then who might still enter, then the memory.
     banks = BanksMeans(_no_banks(config, ground.node))
     means: tuple[Means, ...] = (
         IpcMeans(_ipc_stays(config)),
         VramMeans(dmem, ground.idle, ground.clock, tolerance),
-        KernelMeans(dmem, kernel),
+        kernel_means,
         SupervisedMeans(supervisor),
         PrivateIpcMeans(supervisor),
         HookMeans(hook if config.hook.enabled else None),
@@ -179,7 +188,8 @@ def build_tiers(
     # What a door is made of is the one's before it.
     doors: tuple[Door, ...] = ()
     if ground.dock is not None:
-        doors = (ground.dock.door(), CdiDoor(ground.cdi if config.cdi.enabled else None))
+        supervised = SupervisedContainers(supervisor, ground.dock.engines.no_listener, kernel_means)
+        doors = (supervised, ground.dock.door(), CdiDoor(ground.cdi if config.cdi.enabled else None))
     looks = {"bypass": enforcement.look, "gate": gate.look}  # told of before it is acted on
     looks |= {"hook": hook.probe} if config.hook.enabled else {}
     looks |= {"kernel": kernel.look} if kernel else {}

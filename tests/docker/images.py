@@ -13,6 +13,7 @@ from tests.fakekfd.newer import newer_root
 from tests.hook.userland import cache, floor
 from tests.slurm.space import ROOT
 
+HERE = Path(__file__).parent
 PLACES = ("bin", "dev", "proc", "sys", "etc", "run", "tmp", "root")
 APPLETS = ["sh", "cat", "echo", "env", "grep", "id", "kill", "ls", "ps", "setsid", "sleep", "stat", "true"]
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -46,8 +47,10 @@ def musl(root: Path) -> None:
 
 
 def static(root: Path) -> None:
-    """`take` alone, which loads no library."""
+    """`take`, and other programs that load no library: `gpu` of tests/supervisor, and `refused`."""
     _take(root, "musl-gcc", "-static")
+    _compile(root / "bin/refused", "musl-gcc", HERE / "refused.c", "-static")
+    _compile(root / "bin/gpu", "musl-gcc", ROOT / "tests/supervisor/gpu.c", "-static", "-pthread")
 
 
 def rocm(root: Path) -> None:
