@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from .leased import Container, Leased
 from .test_inside import GIB, HELD, on_first, take
 
 pytestmark = pytest.mark.docker
+More = Callable[[], Any]
 SUPERVISED = "--require=memory=supervised"
 ALLOC = 0xC0284B16
 with_listeners = pytest.mark.parametrize(
@@ -45,9 +47,11 @@ def container(fake_leased: Leased) -> Container:
     return made
 
 
-def more(leased: Leased, container: Container) -> Any:
+@pytest.fixture
+def more(fake_leased: Leased, container: Container) -> Callable[[], Any]:
     """What a further program of the container gets that asks for a GiB, and then for two."""
-    return leased.host.client("exec", container.id, *take(leased)[:2], str(GIB), str(2 * GIB))
+    words = ("exec", container.id, *take(fake_leased)[:2], str(GIB), str(2 * GIB))
+    return lambda: fake_leased.host.client(*words)
 
 
 @pytest.mark.way_out(
@@ -96,9 +100,9 @@ def test_other_ways_to_the_driver_are_held(fake_leased: Leased, kind: object) ->
     "`docker exec` in a container of a static image", tier="supervised", outcome="refused over the limit"
 )
 @with_listeners
-def test_exec_shares_the_slice(fake_leased: Leased, container: Container, kind: object) -> None:
+def test_exec_shares_the_slice(fake_leased: Leased, more: More, kind: object) -> None:
     """What is started in it later is asked about, too, and all have one slice between them."""
-    assert more(fake_leased, container).stdout.split() == HELD
+    assert more().stdout.split() == HELD
 
 
 @pytest.mark.way_out(
@@ -108,27 +112,27 @@ def test_exec_shares_the_slice(fake_leased: Leased, container: Container, kind: 
 )
 @with_listeners
 def test_without_its_supervisor_nothing_is_had(
-    fake_leased: Leased, container: Container, kind: object
+    fake_leased: Leased, container: Container, more: More, kind: object
 ) -> None:
     """Killed, it is not replaced: the container lives on, and no program comes in that nobody holds."""
     (supervisor,) = supervisors(fake_leased)
     fake_leased.host.run("kill", "-KILL", supervisor)
     fake_leased.host.until(lambda: not supervisors(fake_leased))
-    done = more(fake_leased, container)
+    done = more()
     assert done.returncode != 0
     assert "allocated" not in done.stdout
     assert fake_leased.state(container) == "active"
 
 
 @with_listeners
-def test_the_agents_end_ends_no_supervisor(fake_leased: Leased, container: Container, kind: object) -> None:
+def test_the_agents_end_ends_no_supervisor(fake_leased: Leased, more: More, kind: object) -> None:
     """Killed and started again, the agent finds the container held as before."""
     before = supervisors(fake_leased)
     fake_leased.agent.kill()
-    assert more(fake_leased, container).stdout.split() == HELD
+    assert more().stdout.split() == HELD
     fake_leased.agent.start()
     assert supervisors(fake_leased) == before != []
-    assert more(fake_leased, container).stdout.split() == HELD
+    assert more().stdout.split() == HELD
 
 
 @with_listeners
@@ -151,9 +155,10 @@ def test_who_is_outside_of_the_lease_gets_nothing(
     fake_leased: Leased, container: Container, kind: object
 ) -> None:
     """Everybody who may talk to docker can read where the supervisor listens."""
-    listener = f"/run/nodeagent/containers/gpulease/{container.lease}/seccomp"
-    stolen = fake_leased.host.directory / "stolen.json"
-    stolen.write_text(json.dumps(profile(listener)))
+    host = fake_leased.host
+    (listener,) = host.path("/run/nodeagent/containers").glob(f"*/{container.lease}/seccomp")
+    stolen = host.directory / "stolen.json"
+    stolen.write_text(json.dumps(profile(f"/{listener.relative_to(host.space.root)}")))
     words = (
         "run",
         "--rm",
@@ -162,7 +167,7 @@ def test_who_is_outside_of_the_lease_gets_nothing(
         f"--security-opt=seccomp={stolen}",
         "static",
     )
-    done = fake_leased.host.client(*words, *take(fake_leased)[:2], "4096")
+    done = host.client(*words, *take(fake_leased)[:2], "4096")
     assert done.stdout.split() == ["denied"], done.stderr
 
 

@@ -173,7 +173,7 @@ class ServedAgent:
     def leftovers(self) -> list[str]:
         """What must not be there when no job is."""
         left = [f"lease {one['id']} of {one['holder']} is {one['state']}" for one in self.leases()]
-        return left + [f"cgroup {one.name}" for one in self.slice.glob("*/")]
+        return left + [f"cgroup {one.name}" for one in self.slice.glob("*-*/")]
 
     def log(self) -> str:
         return (self.node.directory / "agent.log").read_text()[-3000:]
@@ -221,6 +221,8 @@ def _remove(cgroup: Path) -> None:
     """Kill what is left in a cgroup of ours, and remove it with those below."""
     if cgroup.is_dir():
         (cgroup / "cgroup.kill").write_text("1")
+        while "populated 1" in (cgroup / "cgroup.events").read_text():
+            time.sleep(0.01)
         for below in sorted(cgroup.rglob("*/"), reverse=True):
             below.rmdir()
         cgroup.rmdir()
