@@ -177,7 +177,11 @@ class Supervisor:
     def attends(path: Path) -> bool:
         """Whether a supervisor listens at *path*."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-            return asked.connect_ex(str(path)) == 0
+            try:
+                asked.connect(str(path))
+            except OSError:
+                return False
+            return True
 
     def _start(
         self,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nodeagent.domain.docker_grounds import Grounds
-from nodeagent.domain.docker_ticket import Mount, Ticket
+from nodeagent.domain.docker_ticket import Mount, Ticket, canonical, ticket_from
+from nodeagent.domain.errors import InvalidField
+from nodeagent.domain.seccomp import profile
 
-from .docker_bodies import TREES, WITH_TICKET, create, leased_host
+from .docker_bodies import TICKET, TREES, WITH_TICKET, create, leased_host
 
 KFD = {"PathOnHost": "/dev/kfd", "PathInContainer": "/dev/kfd", "CgroupPermissions": "rwm"}
 
@@ -51,6 +54,58 @@ def test_a_lease_gives_what_is_its_own() -> None:
 def test_a_lease_gives_no_more_than_its_own(changed: dict[str, Any]) -> None:
     """Nothing of its fence is left out, and nothing of another lease is taken."""
     assert create(leased_host(**changed), WITH_TICKET)
+
+
+PROFILE = profile("/run/nodeagent/containers/gpulease/7/seccomp")
+SUPERVISED = Grounds(TREES, ticket=replace(TICKET, seccomp=canonical(PROFILE)))
+
+
+def option(document: object) -> str:
+    return f"seccomp={json.dumps(document, indent=1)}"
+
+
+def test_a_supervised_lease_has_its_profile() -> None:
+    """Its own passes, however it is written, and other security options beside it."""
+    upside_down = dict(reversed(PROFILE.items()))
+    for given in ([option(PROFILE)], ["no-new-privileges", option(upside_down)]):
+        assert create(leased_host(SecurityOpt=given), SUPERVISED) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        [],
+        ["no-new-privileges"],
+        ["seccomp=unconfined"],
+        ["seccomp=builtin"],
+        ["seccomp={}"],
+        ["seccomp=profile.json"],
+        [option(PROFILE), "seccomp=unconfined"],
+        ["seccomp=unconfined", option(PROFILE)],
+        [option({**PROFILE, "listenerPath": "/run/docker.sock"})],
+        [option({**PROFILE, "listenerPath": PROFILE["listenerPath"].replace("7", "8")})],
+        [option({**PROFILE, "defaultAction": "SCMP_ACT_ALLOW"})],
+        [option({**PROFILE, "syscalls": PROFILE["syscalls"][1:]})],
+        [option({**PROFILE, "defaultErrnoRet": True})],
+        [option({**PROFILE, "defaultErrnoRet": 1.0})],
+        [option(PROFILE).replace('"listenerPath"', '"ListenerPath": "/run/x", "listenerPath"')],
+        [option(PROFILE).replace('"listenerPath"', '"listenerPath": "/run/x", "listenerPath"')],
+    ],
+    ids=lambda given: json.dumps(given)[:40],
+)
+def test_a_supervised_lease_has_no_other_profile(given: object) -> None:
+    """Without it, or with one that differs in anything, nothing would be held as the lease states."""
+    assert create(leased_host(SecurityOpt=given), SUPERVISED)
+
+
+def test_a_ticket_is_read_with_its_profile() -> None:
+    """What is no profile there is no ticket of the agent's; one of an older agent has none."""
+    record = {"lease": 7, "cgroup_parents": [], "devices": [], "mounts": []}
+    assert ticket_from(record).seccomp is None
+    assert ticket_from({**record, "seccomp": PROFILE}).seccomp == canonical(PROFILE)
+    with pytest.raises(InvalidField):
+        ticket_from({**record, "seccomp": "unconfined"})
 
 
 def test_a_ticket_speaks_for_its_own_lease() -> None:
