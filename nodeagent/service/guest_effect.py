@@ -42,7 +42,9 @@ class GuestEffect:
         banks = (evidence_of(before, BANKS) or {}).get("mounts", [])
         given = self.apply(arguments)
         mounts = [*banks, *given["mounts"]]
-        said = self._admission.let_in(lease, arguments["parent"], arguments["render_minors"], mounts, guest)
+        said = self._admission.let_in(
+            lease, arguments["parent"], arguments["render_minors"], mounts, guest=guest
+        )
         return {**said, "mounts": mounts}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:

@@ -9,8 +9,10 @@ import socket
 import struct
 import sys
 
-LOAD_NUMBER, IS_IOCTL = (0x20, 0, 0, 0), (0x15, 0, 1, 16)
+# asm/unistd_64.h, unistd_x32.h: the number of ioctl, for 64-bit programs by both entries.
+LOAD_NUMBER, IS_IOCTL, IS_X32_IOCTL = (0x20, 0, 0, 0), (0x15, 1, 0, 16), (0x15, 0, 1, 0x40000202)
 NOTIFY, ALLOW = (0x06, 0, 0, 0x7FC00000), (0x06, 0, 0, 0x7FFF0000)
+PROGRAM = (LOAD_NUMBER, IS_IOCTL, IS_X32_IOCTL, NOTIFY, ALLOW)
 SECCOMP, SET_MODE_FILTER, NEW_LISTENER = 317, 1, 8
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -19,9 +21,9 @@ libc.syscall.restype = ctypes.c_long
 
 def listener() -> int:
     """Every ioctl of ours is asked about from now on."""
-    code = b"".join(struct.pack("HBBI", *one) for one in (LOAD_NUMBER, IS_IOCTL, NOTIFY, ALLOW))
+    code = b"".join(struct.pack("HBBI", *one) for one in PROGRAM)
     buffer = ctypes.create_string_buffer(code)
-    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(buffer)))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(PROGRAM), ctypes.addressof(buffer)))
     found = libc.syscall(SECCOMP, SET_MODE_FILTER, NEW_LISTENER, program)
     if found < 0:
         raise OSError(ctypes.get_errno(), "no listener")
