@@ -174,6 +174,7 @@ class DeviceAnswer(Answer):
     pool: str
     vram_bytes: int
     grantable_bytes: int
+    foreign_bytes: int
     queue_slots: int
     numa_node: int | None
     hive: str | None  # 0x and 16 digits

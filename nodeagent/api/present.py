@@ -103,6 +103,7 @@ class Presenter:
             pool=device.pool,
             vram_bytes=device.vram_bytes,
             grantable_bytes=device.grantable_bytes,
+            foreign_bytes=device.foreign_bytes,
             queue_slots=device.queue_slots,
             numa_node=device.numa_node,
             hive=_wide(device.hive),

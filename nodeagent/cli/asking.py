@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gpulease.client import DEFAULT_SOCKET
-from gpulease.errors import GpuleaseError, UsageError, error_from
+from gpulease.errors import UsageError, error_from
 from gpulease.screen import safe
 from gpulease.transport import Transport
 
@@ -24,32 +24,6 @@ def ask(
     if answer.status >= 400:
         raise error_from(answer.status, decoded, answer.retry_after)
     return decoded
-
-
-def health_line(socket: Path | None) -> tuple[str, int]:
-    """One line and its exit code: 0 well, 1 answering but granting nothing, 2 not answering."""
-    try:
-        node = ask(socket, "GET", "/v1/node", timeout=0.2)
-    except (GpuleaseError, ValueError) as fault:
-        return f"agent: not answering: {safe(fault)}", 2
-    if not node["ready"]:
-        return f"agent: no new leases: {safe(node['reason'])}", 1
-    return f"agent: well ({safe(node['machine'])}, version {safe(node['version'])})", 0
-
-
-def node_lines(node: Mapping[str, Any]) -> str:
-    """The node document for a terminal."""
-    lines = [
-        f"node      {node['name']} ({node['machine']})",
-        f"agent     {node['version']}, {node['reason'] or 'ready'}",
-    ]
-    for tier in node["tiers"]:
-        lines.append(f"{tier['name']:9} {'yes' if tier['present'] else 'no'}: {tier['why']}")
-    for pool in node["pools"]:
-        lines.append(f"pool      {pool['pool']}: {pool['grantable_bytes'] / 2**30:.1f} GiB grantable")
-    for skipped in node["skipped"]:
-        lines.append(f"skipped   KFD node {skipped['kfd_node']}: {skipped['reason']}")
-    return "\n".join(safe(line) for line in lines)
 
 
 def left_lines(left: Mapping[str, Any]) -> str:

@@ -11,7 +11,8 @@ import structlog
 
 from nodeagent import config as settings
 from nodeagent.adapters.uevents import UeventSocket
-from nodeagent.cli.asking import ask, health_line
+from nodeagent.cli.asking import ask
+from nodeagent.cli.healing import look as health_of
 from nodeagent.cli.slurming import examine as slurm_findings
 from nodeagent.doctor import Scene, look
 from nodeagent.domain.doctor import Finding
@@ -28,6 +29,7 @@ def findings_of(config_path: Path | None, *, socket: Path | None, state_dir: Pat
     config, complaints = settings.check(path)
     config = config.overridden(socket=socket, state_dir=state_dir)
     asked = config.server.socket
+    health = health_of(asked)
 
     def told(target: str) -> Any:
         return ask(asked, "GET", target, timeout=_SECONDS)
@@ -38,7 +40,7 @@ def findings_of(config_path: Path | None, *, socket: Path | None, state_dir: Pat
             settings_path=path,
             complaints=complaints,
             ask=told,
-            health=health_line(asked),
+            health=(health.line, int(health.state)),
             slurm=partial(slurm_findings, config_path, simulate=None, node=None, socket=asked),
             events=why_unheard,
         )

@@ -17,12 +17,15 @@ from nodeagent.cli.audit import audit
 from nodeagent.cli.bypass import bypass
 from nodeagent.cli.doctor import doctor
 from nodeagent.cli.drains import drain, undrain
+from nodeagent.cli.health import health
 from nodeagent.cli.metrics import metrics
 from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN
 from nodeagent.cli.partition import partition
 from nodeagent.cli.plugin import docker_plugin
+from nodeagent.cli.report import report
 from nodeagent.cli.simulate import simulate
 from nodeagent.cli.slurm import slurm
+from nodeagent.cli.status import status
 from nodeagent.domain.errors import AgentError, OutsideFault
 
 
@@ -65,28 +68,6 @@ def serve(
     from nodeagent.cli.serving import serve as run
 
     run(config_path, simulate=simulate, socket=socket, state_dir=state_dir, launcher=launcher)
-
-
-@cli.command()
-@SOCKET
-def health(socket: Path | None) -> None:
-    """One line; exit 0 well, 1 no new leases, 2 not answering."""
-    from nodeagent.cli.asking import health_line
-
-    line, code = health_line(socket)
-    click.echo(line)
-    sys.exit(code)
-
-
-@cli.command()
-@SOCKET
-@JSON
-def status(socket: Path | None, as_json: bool) -> None:
-    """The node as the agent sees it: tiers, pools, what was skipped and why."""
-    from nodeagent.cli.asking import ask, node_lines
-
-    node = ask(socket, "GET", "/v1/node")
-    click.echo(dump(node) if as_json else node_lines(node))
 
 
 @cli.group()
@@ -201,18 +182,22 @@ def leave(config_path: Path | None, state_dir: Path | None) -> None:
         click.echo(line)
 
 
-for command in (
+COMMANDS = (
     audit,
     bypass,
     docker_plugin,
     doctor,
     drain,
+    health,
     metrics,
     partition,
-    slurm,
+    report,
     simulate,
+    slurm,
+    status,
     undrain,
-):
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 
