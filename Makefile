@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench soak build deb install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench soak build deb rpm install-units install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -131,6 +131,9 @@ build: setup ## both wheels, in dist/
 deb: setup ## a Debian package with its libraries, which installs offline, in dist/ (PYTHONS=3.13 VERSION=... for less, or another)
 	@.ci/deb
 
+rpm: setup ## the same as an rpm
+	@.ci/rpm
+
 SLURM_SCRIPTS := $(DESTDIR)/usr/libexec/nodeagent/slurm
 SLURMD_UNIT := $(DESTDIR)/etc/systemd/system/slurmd.service.d
 install-slurm: ## Slurm's prolog, epilog and task-prolog, as root, in [DESTDIR]/usr/libexec/nodeagent/slurm
@@ -144,6 +147,13 @@ install-spank: ## Slurm's plugin that starts jobs' programs with the hook; needs
 	install -d -o root -g root -m 0755 $(SLURM_SCRIPTS) $(DESTDIR)/etc/gpulease
 	$(CC) -std=gnu11 -O2 -Wall -Wextra -Wshadow -shared -fPIC -o $(SLURM_SCRIPTS)/gpulease.so client/slurm/spank/gpulease.c
 	[ -e $(DESTDIR)/etc/ld.so.preload ] || install -o root -g root -m 0644 /dev/null $(DESTDIR)/etc/ld.so.preload
+
+install-units: ## the agent's units, its group and directories, as root (docs/install.md); the package brings them by itself
+	install -d -m 0755 $(DESTDIR)/etc/systemd/system
+	install -o root -g root -m 0644 -t $(DESTDIR)/etc/systemd/system systemd/nodeagent.service systemd/nodeagent.socket \
+	  systemd/nodeagent-outside.socket systemd/nodeagent-outside@.service systemd/gpulease.slice
+	install -D -o root -g root -m 0644 systemd/nodeagent.sysusers $(DESTDIR)/etc/sysusers.d/nodeagent.conf
+	install -D -o root -g root -m 0644 systemd/nodeagent.tmpfiles $(DESTDIR)/etc/tmpfiles.d/nodeagent.conf
 
 DOCKER_PLUGIN := $(addprefix systemd/nodeagent-docker-plugin.,socket service)
 install-docker-plugin: ## the units of docker's authorization plugin, as root (docs/docker-plugin.md)

@@ -24,7 +24,7 @@ STATE = Path("/var/lib/nodeagent")
 MACHINE = Path("/etc/nodeagent-rig.json")
 SOCKET = Path("/run/nodeagent/api.sock")
 START = "/opt/nodeagent/bin/nodeagent serve --launcher /run/nodeagent-outside/socket"
-WATCHDOG_SECONDS = 30
+WATCHDOG_SECONDS = 60
 LEFT = (
     *("/opt/nodeagent", "/etc/nodeagent", "/var/lib/nodeagent", "/var/spool/nodeagent", "/run/nodeagent"),
     *("/run/nodeagent-outside", "/usr/lib/python3/dist-packages/gpulease", "/usr/libexec/nodeagent"),
@@ -203,7 +203,7 @@ def test_leases_outlive_upgrade_watchdog_and_rollback(
     while agent("MainPID") in (main, "0") or agent("ActiveState") != "active":
         assert time.monotonic() < deadline, "the watchdog let it be"
         time.sleep(1)
-    assert "watchdog" in command("journalctl", "--no-pager", "-u", "nodeagent").lower()
+    assert int(agent("NRestarts")) == 1  # by systemd: who is stopped ends nothing by itself
     assert all(holder.held() for holder in holders)
 
     apt("install", "--allow-downgrades", str(installed))

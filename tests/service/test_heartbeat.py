@@ -104,3 +104,18 @@ def test_the_period_fits_the_watchdog(watchdog: float | None) -> None:
     house.beats(1)
     signs = house.beats(watchdog or 60, every=0.25).count("WATCHDOG=1")
     assert signs >= 3
+
+
+def test_each_step_of_the_reconciler_beats(house) -> None:
+    """One that fails, too, for it ended; so a look that takes long is not taken for one that hangs."""
+    beats: list[str] = []
+    house.reconciler._beat = lambda: beats.append("beat")
+
+    def fails() -> None:
+        raise OSError("a disk")
+
+    house.reconciler._guarded(lambda: None, "works")
+    house.reconciler._guarded(fails, "fails")
+    assert len(beats) == 2
+    house.reconciler.run_once()
+    assert len(beats) > 4
