@@ -13,7 +13,7 @@ from nodeagent.adapters.identity import Identity, identify, located, smi_uuids
 from nodeagent.adapters.kfd import KfdNode
 from nodeagent.adapters.products import product
 from nodeagent.adapters.sysfs import SysTree
-from nodeagent.domain.device import Device, DeviceState, Inventory, Link, Pool, Skipped, grantable
+from nodeagent.domain.device import VRAM_GRAIN, Device, DeviceState, Inventory, Link, Pool, Skipped, grantable
 from nodeagent.domain.geometry import Geometry
 from nodeagent.domain.numbering import with_smi_indexes
 
@@ -83,8 +83,10 @@ def discover(
     raw = [_device(scan, node, ordinal, include_apus) for ordinal, node in enumerate(scan.gpus)]
     idle = {key: idle_bytes(key) if idle_bytes else 0 for key in dict.fromkeys(one.pool for one in raw)}
     pools = _pools(scan, raw, idle, reserve_percent)
+    sharing = Counter(device.pool for device in raw)
     devices = tuple(
-        _with_grantable(device, pools[device.pool], idle[device.pool], reserve_percent) for device in raw
+        _with_grantable(device, pools[device.pool], idle[device.pool], reserve_percent, sharing[device.pool])
+        for device in raw
     )
     return Inventory(counter, with_smi_indexes(devices), tuple(pools.values()), _skipped(scan.nodes))
 
@@ -229,8 +231,13 @@ def _pool(key: str, card: str, vram: int, idle: int, reserve_percent: float) -> 
     return Pool(key, f"drm/{card}/vram", vram, grantable(vram, idle, reserve_percent))
 
 
-def _with_grantable(device: Device, pool: Pool, idle: int, reserve_percent: float) -> Device:
-    """A partition carries its share of what an idle card uses."""
+def _with_grantable(device: Device, pool: Pool, idle: int, reserve_percent: float, sharing: int) -> Device:
+    """A partition carries its share of what an idle card uses.
+
+    Where the kernel lets each of those *sharing* a pool have all of it (allocation mode ALL), each of them
+    lists all of it: an even share is what there is for each.
+    """
     share = idle * device.vram_bytes // pool.vram_bytes if pool.vram_bytes else 0
-    own = grantable(device.vram_bytes, share, reserve_percent)
-    return replace(device, grantable_bytes=min(own, pool.grantable_bytes))
+    own = min(grantable(device.vram_bytes, share, reserve_percent), pool.grantable_bytes)
+    even = pool.grantable_bytes // sharing // VRAM_GRAIN * VRAM_GRAIN
+    return replace(device, grantable_bytes=own, even_bytes=even if own > even else 0)

@@ -102,15 +102,21 @@ Anchor = Annotated[
 ]
 
 
+_PARTS = ("cus", "cu_percent", "vram_bytes", "vram_percent")
+
+
 def _one_way_each(schema: dict[str, Any]) -> None:
     """The rules of `SliceBody._one_way` in JSON Schema."""
     tidy(schema)
     shared = {"properties": {"cu_shared": {"const": True}}}
+    whole = {"partition": {"const": True}}
     schema["allOf"] = [
         {"not": {"required": ["cus", "cu_percent"]}},
         {"not": {"required": ["cus", "cu_shared"], **shared}},
         {"not": {"required": ["cu_percent", "cu_shared"], **shared}},
         {"not": {"required": ["vram_bytes", "vram_percent"]}},
+        *({"not": {"required": [part, "partition"], "properties": whole}} for part in _PARTS),
+        {"not": {"required": ["cu_shared", "partition"], "properties": {**shared["properties"], **whole}}},
     ]
 
 
@@ -131,11 +137,16 @@ class SliceBody(Body):
     not_device: Filters = ()
     type: TypeFilters = ()
     not_type: TypeFilters = ()
+    partition: Flag = False
 
     @model_validator(mode="after")
     def _one_way(self) -> SliceBody:
         _at_most_one(cus=self.cus, cu_percent=self.cu_percent, cu_shared=self.cu_shared or None)
         _at_most_one(vram_bytes=self.vram_bytes, vram_percent=self.vram_percent)
+        if self.partition:
+            _at_most_one(partition=True, cu_shared=self.cu_shared or None)
+            for part in _PARTS:
+                _at_most_one(partition=True, **{part: getattr(self, part)})
         return self
 
 

@@ -52,6 +52,9 @@ def digest(body: LeaseOrderBody) -> str:
     user is the same request.
     """
     asked = body.model_dump(mode="json", exclude=_NOT_IN_DIGEST | ({"cdi"} if not body.cdi else set()))
+    for each in asked["slices"]:
+        if not each["partition"]:
+            del each["partition"]  # as in digests from before there was any
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -117,6 +120,7 @@ def _slice(body: SliceBody) -> SliceRequest:
         not_device=tuple(body.not_device),
         type=tuple(body.type),
         not_type=tuple(body.not_type),
+        partition=body.partition,
     )
 
 

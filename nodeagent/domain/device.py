@@ -73,10 +73,18 @@ class Device:
     card: str | None = None  # "card1", the DRM primary node
     smi_index: int | None = None  # see `nodeagent.domain.numbering`
     slurm_index: int | None = None  # its position in gres.conf; None where that does not name it
+    even_bytes: int = 0  # its even share of what its pool may grant, where each may take all; 0: its own VRAM
 
     @property
     def cus(self) -> int:
         return self.geometry.cus if self.geometry else 0
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is a compute partition, not a whole card."""
+        if self.compute_partition is not None:
+            return self.compute_partition.upper() != "SPX"
+        return self.partition > 0
 
     @property
     def render_minor(self) -> int | None:

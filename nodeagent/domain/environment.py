@@ -58,8 +58,8 @@ def _compute(placed: PlacedSlice, inventory: Inventory) -> Compute:
 
 
 def _partitioned(device: Device, inventory: Inventory) -> bool:
-    if device.compute_partition is not None:
-        return device.compute_partition.upper() != "SPX"
+    if device.compute_partition is not None or device.divided:
+        return device.divided
     # By partition, not by key: old kernels give several cards one location id, and so one PCI address.
     return any(other.pci == device.pci and other.partition != device.partition for other in inventory.devices)
 

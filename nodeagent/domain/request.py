@@ -31,7 +31,7 @@ class SliceRequest:
     """*count* slices alike, each on a device of its own.
 
     Of cus, cu_percent and cu_shared at most one is set, of vram_bytes and vram_percent at most one.
-    None of all five asks for the whole device.
+    None of all five asks for the whole device: with *partition* for one that is a partition of a card.
     """
 
     count: int = 1
@@ -46,6 +46,7 @@ class SliceRequest:
     not_device: tuple[str, ...] = ()
     type: tuple[str, ...] = ()  # exact product or gfx name, or a glob
     not_type: tuple[str, ...] = ()
+    partition: bool = False
 
     @property
     def whole(self) -> bool:

@@ -79,6 +79,8 @@ def mismatch(device: Device, asked: SliceRequest) -> tuple[Code, str] | None:
         return Code.CARD_TYPE_MISMATCH, f"is {called}, asked is {' or '.join(types)}"
     if denied := [name for name in not_types if is_type(device, name)]:
         return Code.CARD_TYPE_MISMATCH, f"is {called}, ruled out by {denied[0]!r}"
+    if asked.partition and not device.divided:
+        return Code.CARD_TYPE_MISMATCH, "is a whole card, asked is a compute partition"
     names, not_names = _items(asked.device), _items(asked.not_device)
     if names and not any(names_device(device, name) for name in names):
         return Code.CARD_UUID_MISMATCH, f"is not {' or '.join(names)}"

@@ -32,9 +32,12 @@ def check_sizes(request: Request) -> None:
     """Refuse what no device could make sense of.
 
     Raises:
-        InvalidField: a slice on the shared CUs without a size of VRAM: nothing would bound it.
+        InvalidField: a slice on the shared CUs without a size of VRAM: nothing would bound it; or a part
+            of a partition, which is taken whole.
     """
     for number, asked in enumerate(request.slices):
+        if asked.partition and not asked.whole:
+            raise InvalidField(f"slices[{number}].partition", "is whole: leave cus, vram_bytes and so on out")
         if asked.cu_shared and asked.vram_bytes is None and asked.vram_percent is None:
             raise InvalidField(
                 f"slices[{number}].vram_bytes", "a slice on the shared CUs needs vram_bytes or vram_percent"
@@ -93,7 +96,8 @@ def _vram_bytes(asked: SliceRequest, device: Device) -> int:
     if asked.vram_bytes is not None:
         return max(1, -(-asked.vram_bytes // PAGE)) * PAGE
     if asked.whole:
-        return device.grantable_bytes
+        even = device.even_bytes if asked.partition else 0
+        return min(device.grantable_bytes, even or device.grantable_bytes)
     if asked.vram_percent is not None:
         share = share_of(asked.vram_percent)
     elif asked.cu_percent is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from nodeagent.domain.device import Device, DeviceState, Inventory, Link, Pool, Skipped
+from nodeagent.domain.errors import InvalidField, UnknownThing
 from nodeagent.domain.geometry import Geometry
+from nodeagent.domain.selectors import named
 
 GIB = 1 << 30
 
@@ -41,3 +43,11 @@ def make_inventory() -> Inventory:
     devices = (make_device("0000:c1:00.0", 0), make_device("0000:c2:00.0", 1))
     pools = tuple(Pool(d.pool, d.pool, d.vram_bytes, d.grantable_bytes) for d in devices)
     return Inventory(generation=2, devices=devices, pools=pools, skipped=(Skipped(9, "EPERM"),))
+
+
+def known(inventory: Inventory, name: str) -> tuple[Device, ...]:
+    """What the service makes of a name."""
+    try:
+        return named(inventory, name, "device")
+    except InvalidField as fault:
+        raise UnknownThing(fault.why) from fault

@@ -15,7 +15,7 @@ from nodeagent.api.app import ApiSettings, create_app
 from nodeagent.api.waits import WaitingRoom
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, Inventory
-from nodeagent.domain.errors import InvalidField, NotAllowed, UnknownThing
+from nodeagent.domain.errors import NotAllowed, UnknownThing
 from nodeagent.domain.guarantee import Compute, Guarantee
 from nodeagent.domain.lease import (
     Anchor,
@@ -32,7 +32,6 @@ from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import EffectRecord, EffectState, Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
-from nodeagent.domain.selectors import named
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
@@ -40,7 +39,7 @@ from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, T
 from nodeagent.service.rights import must_administer, must_be_allowed
 from nodeagent.service.shared_memory import Left
 
-from .api_inventory import make_inventory
+from .api_inventory import known, make_inventory
 from .fake_guests import FakeGuests
 from .fake_partitions import FakePartitions
 from .fake_slurm import FakeSlurm
@@ -105,10 +104,7 @@ class FakeAgent(FakeGuests):
         return self.found
 
     def named(self, name: str) -> tuple[Device, ...]:
-        try:
-            return named(self.found, name, "device")
-        except InvalidField as fault:
-            raise UnknownThing(fault.why) from fault
+        return known(self.found, name)
 
     def held(self) -> tuple[HeldSlice, ...]:
         return tuple(held for lease in self.known.values() for held in lease.slices)

@@ -78,6 +78,19 @@ def test_administrators_hold_for_jobs(root, agent):
     assert order(root, agent, {"holder": {"kind": "slurm", "id": "s5K1KKYAYG5D00"}}).holder_id[0] == "s"
 
 
+def test_a_partition_is_asked_for_whole(client_of, agent):
+    """partition goes with no size; without it the request is what it was before there was any."""
+    client = client_of(1000)
+    plain = order(client, agent, {"slices": [{"partition": False}]})
+    assert plain.digest == order(client, agent, {}).digest
+    asked = order(client, agent, {"slices": [{"partition": True, "cu_shared": False, "count": 2}]})
+    assert asked.request.slices[0].partition
+    assert asked.digest != plain.digest
+    for size in ({"cus": 8}, {"cu_percent": 5}, {"cu_shared": True}, {"vram_bytes": 1}, {"vram_percent": 5}):
+        answer = client.post("/v1/leases", json={"slices": [{"partition": True, **size}]})
+        assert (answer.status_code, "exclude each other" in answer.json["detail"]) == (422, True)
+
+
 def test_the_digest_is_of_what_is_asked_for(client_of, agent):
     """Field order, spelled-out defaults, another process and another waiting time are the same request."""
     one, other = client_of(1000, pid=50), client_of(1000, pid=51)

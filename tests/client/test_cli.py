@@ -148,6 +148,15 @@ def test_numbering_counts_as_a_lease_does(agent: Any, gpulease: Any, device: Any
     assert gpulease("numbering", "999").returncode == 2
 
 
+def test_a_whole_partition_is_asked_for(agent: Any, gpulease: Any) -> None:
+    """--partition goes with no size, and says so before anything is sent."""
+    assert gpulease("grant", "--partition", "--gpus", "2", "--request-id", "x").returncode == 0
+    assert agent.called("POST", "/v1/leases$")[0]["slices"] == [{"partition": True, "count": 2}]
+    done = gpulease("grant", "--partition", "--vram", "1G")
+    assert (done.returncode, "leave --vram and --cu out" in done.stderr) == (2, True)
+    assert len(agent.called("POST", "/v1/leases$")) == 1
+
+
 def test_a_place_in_one_s_own_lease_names_a_device(agent: Any, gpulease: Any) -> None:
     """local:N is sent as the place in the lease that the command runs in; without one it is no name."""
     agent.add_lease()

@@ -41,6 +41,7 @@ REQUESTS = st.builds(
             not_device=NAMES,
             type=NAMES,
             not_type=NAMES,
+            partition=st.booleans(),
         ),
         max_size=3,
     ).map(tuple),
@@ -52,6 +53,11 @@ REQUESTS = st.builds(
 def test_a_request_round_trips(request: Request) -> None:
     """Any request is read back equal, with its types."""
     assert rows.request_of(rows.request_text(request)) == request
+
+
+def test_an_ordinary_request_is_as_older_agents_read_it() -> None:
+    """They know no partitions: a rollback must find its leases' requests."""
+    assert "partition" not in rows.request_text(Request())
 
 
 def test_a_lease_round_trips(ledger: Ledger, clock: build.TurnedClock) -> None:

@@ -102,7 +102,8 @@ def test_a_divided_card_is_what_such_a_machine_shows(house: House) -> None:
 def test_a_whole_partition_is_a_hard_slice(house: House) -> None:
     """What holds it is the hardware: guarantee compute partition, and no mask."""
     put(house, "cpx")
-    lease = house.grant(device=(f"{PCI}/3",))
+    lease = house.grant(partition=True)
+    assert lease.slices[0].placed.device in on_card(house)
     assert lease.guarantee.compute is Compute.PARTITION
     assert (lease.environment or {}).get("HSA_CU_MASK") is None
 

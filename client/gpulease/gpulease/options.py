@@ -100,6 +100,7 @@ def add_request_options(parser: argparse.ArgumentParser, spelled: Callable[[str]
     add("--vram", type=value_of(vram), default={}, metavar="SIZE|N%", help="memory of each slice")
     add("--cu", type=value_of(compute_units), default={}, metavar="N|N%|shared", help="CUs of each slice")
     add("--queues", type=value_of(positive), metavar="N", help="queue slots of each slice")
+    add("--partition", action="store_true", help="a whole compute partition of a card, held by the hardware")
     add("--exclusive", action="store_true", help="an idle device only, and nobody joins")
     add("--shape", choices=("even", "exact"), help="whole rows (default), or just the number asked for")
     add("--placement", choices=("binpack", "spread", "topology", "exclusive"), help="which devices to prefer")
@@ -126,7 +127,9 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"--exclusive and --placement {args.placement} contradict each other")
     if "cu_shared" in args.cu and not args.vram:
         raise UsageError("--cu shared needs --vram: of the shared CUs nothing else bounds a slice")
-    one: dict[str, Any] = {**args.vram, **args.cu}
+    if args.partition and (args.vram or args.cu):
+        raise UsageError("--partition takes a whole compute partition: leave --vram and --cu out")
+    one: dict[str, Any] = {**args.vram, **args.cu, **({"partition": True} if args.partition else {})}
     optional = {"count": args.gpus, "queue_slots": args.queues, "shape": args.shape}
     one.update({name: value for name, value in optional.items() if value is not None})
     for name in ("device", "not_device", "type", "not_type"):
@@ -148,7 +151,7 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def whole_device(args: argparse.Namespace) -> Optional[str]:
     """What to tell a user who named no part of a device; None when they did."""
-    if args.vram or args.cu:
+    if args.vram or args.cu or args.partition:
         return None
     devices = "a whole device" if (args.gpus or 1) == 1 else f"{args.gpus} whole devices"
     return f"neither --vram nor --cu: taking {devices}, exclusively"

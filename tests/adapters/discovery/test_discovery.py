@@ -157,6 +157,17 @@ def test_partitions_share_their_cards_pool(made_up: Any) -> None:
     assert {device.compute_partition for device in inventory.devices} == {"CPX"}
 
 
+def test_partitions_that_list_all_memory_have_an_even_share(made_up: Any) -> None:
+    """Allocation mode ALL: every bank has the card's whole size, of which each partition's share is even."""
+    partitioned(made_up, "NPS1")
+    assert {one.even_bytes for one in discover(made_up.tree(), reserve_percent=0).devices} == {0}
+    for node in range(1, 9):
+        path = f"sys/class/kfd/kfd/topology/nodes/{node}/mem_banks/0/properties"
+        made_up.file(path, f"heap_type 1\nsize_in_bytes {8 * GIB}\n")
+    found = discover(made_up.tree(), reserve_percent=0)
+    assert {(one.grantable_bytes, one.even_bytes) for one in found.devices} == {(8 * GIB, GIB)}
+
+
 def test_memory_domains_are_pools_in_one_region(made_up: Any) -> None:
     """In NPS4 two of eight partitions share a pool, and all pools lie in the card's one dmem region."""
     partitioned(made_up, "NPS4")
