@@ -56,6 +56,8 @@ class AgentCollector(Collector):
         yield gauge(
             "nodeagent_observed", "Whether holders of the kind are observed only (1).", ("kind",), observed
         )
+        about = "Requests that were only observed since the agent started, by what would have come of them."
+        yield counter("nodeagent_observed_requests", about, ("kind", "would"), node.observed.items())
         yield from self._of_node(measures)
         yield from of_devices(inventory, held, measures)
         yield from of_cards(node.name, inventory, measures)

@@ -109,6 +109,7 @@ class Agent:
             bypass=enforcement.view(),
             bypass_trouble=enforcement.trouble,
             drains=self._drains(),
+            observed=self.observed(),
             opened=enforcement.opened(),
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nodeagent.domain.container import Container
 from nodeagent.domain.cuset import CuSet
@@ -147,4 +148,5 @@ class NodeView:
     bypass: BypassView | None = None
     bypass_trouble: str | None = None  # why what is on record is no bypass
     drains: tuple[Drain, ...] = ()
+    observed: Mapping[tuple[str, str], int] = field(default_factory=dict)  # requests: see `Agent.observed`
     opened: str | None = None  # why nothing is closed outside leases, though the site would

@@ -226,7 +226,12 @@ def test_every_metric_is_documented(page: Read, same: Same) -> None:
     metrics = importlib.import_module("nodeagent.api.metrics")
     agent = SimpleNamespace(
         node=lambda: SimpleNamespace(
-            name="x", version="0", ready=True, bypass=None, modes=SimpleNamespace(observed=())
+            name="x",
+            version="0",
+            ready=True,
+            bypass=None,
+            observed={},
+            modes=SimpleNamespace(observed=()),
         ),
         inventory=lambda: SimpleNamespace(devices=()),
         held=lambda: (),
