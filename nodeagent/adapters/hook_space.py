@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from nodeagent.adapters.launcher import HERE, Launcher
@@ -37,8 +38,7 @@ class UsageSpace:
     def prepare(self) -> None:
         """Make and mount those that shall be there; again is harmless."""
         make_own(self._root)
-        for number in range(READY):
-            self._mounted(number)
+        self._mount([self._root / str(number) for number in range(READY)])
 
     def directory_of(self, uid: int) -> Path:
         """Where a file of *uid*'s goes: into its own, else into one that is nobody's any more."""
@@ -77,10 +77,11 @@ class UsageSpace:
 
     def leave(self) -> None:
         """Take away what nobody uses, the root too if that is all."""
-        for space in self._spaces():
+        spaces = self._spaces()
+        with contextlib.suppress(OSError):
+            self._launcher.unmount([space for space in spaces if space.is_mount() and _is_free(space)])
+        for space in spaces:
             with contextlib.suppress(OSError):
-                if space.is_mount() and _is_free(space):
-                    self._launcher.unmount(space)
                 space.rmdir()
         with contextlib.suppress(OSError):
             self._root.rmdir()
@@ -98,10 +99,14 @@ class UsageSpace:
 
     def _mounted(self, number: int) -> Path:
         space = self._root / str(number)
-        make_own(space)
-        if not space.is_mount():
-            self._launcher.mount(space, _OPTIONS)
+        self._mount([space])
         return space
+
+    def _mount(self, spaces: Sequence[Path]) -> None:
+        for space in spaces:
+            make_own(space)
+        if bare := [space for space in spaces if not space.is_mount()]:
+            self._launcher.mount(_OPTIONS, bare)
 
 
 def make_own(directory: Path) -> None:

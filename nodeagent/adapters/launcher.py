@@ -23,6 +23,8 @@ from nodeagent.domain.errors import OutsideFault
 LONGEST_START_SECONDS = 4.0
 _LONGEST_ANSWER = 512
 _DONE = "0"
+_MOST_AT_ONCE = 8
+_HINT = "see systemctl status nodeagent-outside.socket"
 _TMPFS_FLAGS = systemcalls.MS_NOSUID | systemcalls.MS_NODEV | systemcalls.MS_NOEXEC
 
 
@@ -42,11 +44,11 @@ class Launcher(Protocol):
     def probe(self, binary: Path, what: str) -> str | None:
         """Why *binary* says that no command can be started so (``probe``, ``probe-ipc``), or None."""
 
-    def mount(self, directory: Path, options: str) -> None:
-        """Mount a tmpfs without programs and devices. Raises OSError."""
+    def mount(self, options: str, directories: Sequence[Path]) -> None:
+        """Mount a tmpfs without programs and devices on each. Raises OSError at the first that fails."""
 
-    def unmount(self, directory: Path) -> None:
-        """Take away what is mounted on *directory*. Raises OSError."""
+    def unmount(self, directories: Sequence[Path]) -> None:
+        """Take away what is mounted on each, as far as nobody uses it. Raises OSError when all were tried."""
 
 
 class _Here:
@@ -77,11 +79,19 @@ class _Here:
             return f"{binary}: {fault}"
         return None if tried.returncode == 0 else tried.stdout.strip() or f"{binary}: {what} failed"
 
-    def mount(self, directory: Path, options: str) -> None:
-        systemcalls.mount("gpulease", directory, "tmpfs", _TMPFS_FLAGS, options)
+    def mount(self, options: str, directories: Sequence[Path]) -> None:
+        for directory in directories:
+            systemcalls.mount("gpulease", directory, "tmpfs", _TMPFS_FLAGS, options)
 
-    def unmount(self, directory: Path) -> None:
-        systemcalls.umount(directory)
+    def unmount(self, directories: Sequence[Path]) -> None:
+        faults = []
+        for directory in directories:
+            try:
+                systemcalls.umount(directory)
+            except OSError as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
 
 
 HERE = _Here()
@@ -97,40 +107,43 @@ class Outside:
 
     def launch(self, binary: Path, request: int, descriptors: Sequence[int]) -> None:
         passed = sorted({*descriptors, request})
-        answer = self._ask(passed, "launch", str(request), ",".join(map(str, passed)))
+        try:
+            answer = self._ask(passed, "launch", str(request), ",".join(map(str, passed)))
+        except OSError as fault:
+            raise OutsideFault(self._path, f"{fault.strerror}: {_HINT}") from fault
         if answer != _DONE:
             raise OutsideFault(self._path, f"the command was not started: {answer}")
 
     def probe(self, binary: Path, what: str) -> str | None:
         try:
             answer = self._ask((), what, str(binary))
-        except OutsideFault as fault:
-            return str(fault)
+        except OSError as fault:
+            return f"{self._path}: {fault.strerror}: {_HINT}"
         return None if answer == _DONE else answer
 
-    def mount(self, directory: Path, options: str) -> None:
-        _check(self._ask((), "mount", str(directory), options), directory)
+    def mount(self, options: str, directories: Sequence[Path]) -> None:
+        self._on("mount", options, directories)
 
-    def unmount(self, directory: Path) -> None:
-        _check(self._ask((), "unmount", str(directory)), directory)
+    def unmount(self, directories: Sequence[Path]) -> None:
+        self._on("unmount", "-", directories)
+
+    def _on(self, verb: str, options: str, directories: Sequence[Path]) -> None:
+        """One process for as many as a message takes: its start is what costs."""
+        for first in range(0, len(directories), _MOST_AT_ONCE):
+            part = directories[first : first + _MOST_AT_ONCE]
+            answer = self._ask((), verb, options, *map(str, part))
+            if answer != _DONE:
+                number = int(answer) if answer.isdecimal() else errno.EPROTO
+                raise OSError(number, os.strerror(number), str(part[0]))
 
     def _ask(self, descriptors: Sequence[int], *words: str) -> str:
-        """Send *words*; the answer: `_DONE`, an errno's number, or what a probe found to be in the way."""
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.settimeout(LONGEST_START_SECONDS)
-                connection.connect(os.fspath(self._path))
-                message = b"".join(os.fsencode(word) + b"\0" for word in words)
-                socket.send_fds(connection, [message], list(descriptors))
-                if answer := connection.recv(_LONGEST_ANSWER).decode("ascii", "replace").strip():
-                    return answer
-                raise OutsideFault(self._path, "it ended without an answer; the journal has its words")
-        except OSError as fault:
-            why = f"{fault}: see systemctl status nodeagent-outside.socket"
-            raise OutsideFault(self._path, why) from fault
-
-
-def _check(answer: str, directory: Path) -> None:
-    if answer != _DONE:
-        number = int(answer) if answer.isdecimal() else errno.EPROTO
-        raise OSError(number, os.strerror(number), str(directory))
+        """Send *words*; the answer: `_DONE`, an errno's number, or what a probe found. Raises OSError."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(LONGEST_START_SECONDS)
+            connection.connect(os.fspath(self._path))
+            message = b"".join(os.fsencode(word) + b"\0" for word in words)
+            socket.send_fds(connection, [message], list(descriptors))
+            answer = connection.recv(_LONGEST_ANSWER).decode("ascii", "replace").strip()
+        if not answer:
+            raise OSError(errno.ECONNRESET, "it ended without an answer", str(self._path))
+        return answer

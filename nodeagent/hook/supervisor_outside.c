@@ -4,8 +4,8 @@
  * connection on stdin. One message of NUL-ended words, with descriptors; the answer is an errno's number.
  *
  *	launch REQUEST N,N,...		as `launch REQUEST`; the descriptors that came are to have the numbers N
- *	mount DIRECTORY OPTIONS		a tmpfs for usage files: nodeagent/adapters/hook_space.py
- *	unmount DIRECTORY
+ *	mount OPTIONS DIRECTORY...	a tmpfs for usage files on each: nodeagent/adapters/hook_space.py
+ *	unmount - DIRECTORY...
  *	probe -, probe-ipc -		as those commands; what they say is in the way is the answer
  */
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST_WORDS 4
+#define MOST_WORDS 10
 #define MOST_DESCRIPTORS 16
 #define BELOW "/run/nodeagent/"
 
@@ -129,6 +129,30 @@ static int start(const char *request)
 	return pid < 0 || waitpid(pid, &status, 0) != pid ? errno : 0;	/* its failures are told to the agent by itself */
 }
 
+static int on(const char *verb, const char *options, const char *directory)
+{
+	if (strncmp(directory, BELOW, strlen(BELOW)) || strstr(directory, ".."))
+		return EPERM;
+	if (!strcmp(verb, "mount"))
+		return mount("gpulease", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options) ? errno : 0;
+	if (!strcmp(verb, "unmount"))
+		return umount2(directory, UMOUNT_NOFOLLOW) ? errno : 0;
+	return EINVAL;
+}
+
+/* The first fault; what can be done is done. */
+static int on_each(const char *verb, const char *options, char **directories)
+{
+	int number = 0;
+
+	for (; *directories; directories++) {
+		const int fault = on(verb, options, *directories);
+
+		number = number ? number : fault;
+	}
+	return number;
+}
+
 static int done(int connection, char *words[MOST_WORDS], int *descriptors, int count)
 {
 	const char *verb = words[0], *object = words[1];
@@ -144,19 +168,13 @@ static int done(int connection, char *words[MOST_WORDS], int *descriptors, int c
 		return tell_of(probe, connection);
 	if (!strcmp(verb, "probe-ipc"))
 		return tell_of(probe_ipc, connection);
-	if (strncmp(object, BELOW, strlen(BELOW)) || strstr(object, ".."))
-		return EPERM;
-	if (!strcmp(verb, "mount") && words[2])
-		return mount("gpulease", object, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, words[2]) ? errno : 0;
-	if (!strcmp(verb, "unmount"))
-		return umount2(object, UMOUNT_NOFOLLOW) ? errno : 0;
-	return EINVAL;
+	return on_each(verb, object, words + 2);
 }
 
 int outside(void)
 {
 	static char text[4096];
-	char *words[MOST_WORDS] = { 0 };
+	char *words[MOST_WORDS + 1] = { 0 };	/* a NULL behind the last */
 	int descriptors[MOST_DESCRIPTORS], count, number;
 	const int connection = 0;
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulease.transport import Transport
 from tests.rig import machine
 from tests.rig.wired import CGROUPS, command
 
@@ -105,6 +106,7 @@ class Holder:
     """A lease whose command sleeps, started by `gpulease run`."""
 
     def __init__(self, *options: str) -> None:
+        await_limits()
         words = ("/usr/bin/gpulease", "run", "--cu", "25%", "--vram", "1G", *options, "--")
         script = 'echo "$GPULEASE_ID $$"; exec sleep infinity'
         self._wrapper = subprocess.Popen(
@@ -190,11 +192,14 @@ def test_five_commands_of_the_readme_lead_to_a_fenced_run(deb: Path) -> None:
 
 def test_who_calls_during_a_restart_waits(installed: Path) -> None:
     """No prolog fails for it: the connection is in the socket's queue until there is an agent again."""
-    asked = subprocess.Popen(
-        ["/bin/sh", "-c", "for i in 1 2 3 4 5 6; do /usr/bin/gpulease devices >/dev/null || exit 1; done"]
-    )
-    command("systemctl", "restart", "nodeagent.service")
-    assert asked.wait(timeout=600) == 0
+    main = agent("MainPID")
+    restart = subprocess.Popen(["systemctl", "restart", "nodeagent.service"])
+    answers = []
+    while restart.poll() is None:
+        answers.append(Transport(str(SOCKET), timeout=60 * PATIENCE).call("GET", "/v1/devices").status)
+    assert restart.returncode == 0
+    assert agent("MainPID") != main
+    assert set(answers) == {200}
 
 
 @pytest.mark.slow

@@ -87,15 +87,15 @@ def test_descriptors_keep_their_numbers(outside: Lab) -> None:
 def test_nothing_is_mounted_but_below_the_agents_own(door: Path, where: str) -> None:
     """A message from a confused agent hides no directory of the node's."""
     with pytest.raises(PermissionError):
-        Outside(door).mount(Path(where), "size=1m")
+        Outside(door).mount("size=1m", [Path(where)])
     with pytest.raises(PermissionError):
-        Outside(door).unmount(Path(where))
+        Outside(door).unmount([Path(where)])
 
 
 def test_what_fails_there_is_told(door: Path) -> None:
     """With its errno and path, as a mount of our own would."""
     with pytest.raises(FileNotFoundError, match="/run/nodeagent/none"):
-        Outside(door).mount(Path("/run/nodeagent/none/such"), "size=1m")
+        Outside(door).mount("size=1m", [Path("/run/nodeagent/none/such")])
 
 
 @pytest.mark.parametrize("inside", [("--pid", "--fork"), ("--user", "--map-root-user")], ids=["pid", "user"])
