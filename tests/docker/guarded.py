@@ -129,9 +129,9 @@ def _unchunked(rest: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def guarded_host(kind: Kind) -> Iterator[Guarded]:
+def guarded_host(kind: Kind, gpus: int = 0) -> Iterator[Guarded]:
     """A host of *kind* with the plugin, and dockerd started anew so that it asks it."""
-    with running_host(kind) as host:
+    with running_host(kind, gpus) as host:
         host.path(PLUGIN).parent.mkdir(parents=True, exist_ok=True)
         guarded = Guarded(host)
         guarded.start()

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fakekfd.fuse_kfd import usable
 from tests.slurm.agent import served
 from tests.slurm.space import ROOT
 
 from .agent import DockerAgent
-from .conftest import MACHINE, Lab
+from .conftest import GPUS, MACHINE, Lab
 from .guarded import Guarded, guarded_host
 from .kinds import DOCKER, NEWER_DOCKER, params
 from .leased import Leased
+from .test_inside import HELD, on_first, take
 
 pytestmark = pytest.mark.docker
 
@@ -140,3 +142,19 @@ def test_a_container_in_a_lease_has_a_ticket_of_its_own(leased: Leased) -> None:
     assert again.returncode == 125 and "ticket is spent or wrong" in again.stderr
     leased.signal_client(shell, signal.SIGTERM)
     leased.released(container)
+
+
+@pytest.mark.slow
+def test_a_supervised_lease_passes_with_its_profile(lab: Lab) -> None:
+    """The client's words carry the very profile of the ticket, by which a static program is asked about."""
+    if reason := NEWER_DOCKER.missing() or usable():
+        pytest.skip(reason)
+    with (
+        guarded_host(NEWER_DOCKER, GPUS) as guarded,
+        served(DockerAgent(guarded.host, None, settings="")) as agent,
+    ):
+        leased = Leased(guarded.host, agent, lab.load)
+        done = leased.run(take(leased), on_first(leased), image="static", user="alice")
+        guarded.host.until(lambda: not agent.leftovers())
+    assert done.stdout.split() == HELD, done.stderr
+    assert "memory supervised" in done.stderr
