@@ -131,6 +131,21 @@ def test_a_site_may_end_leases_for_overuse(busy) -> None:
 
 
 @pytest.mark.cgroup2
+def test_while_bypassed_overuse_is_told_and_ends_nothing(busy) -> None:
+    """Whatever the site says: it ends the lease once the bypass is over."""
+    house, lease, pid = busy
+    spared = [True]
+    watch, _ = watch_of(house, KILL, spared=lambda: spared[0])
+    Figures(house, lease).set(pid, 3 * GIB)
+    for _ in range(3):
+        watch.look()
+    assert house.state(lease.id) is LeaseState.ACTIVE and len(events(house, "overuse")) == 1
+    spared[0] = False
+    watch.look()
+    until(lambda: house.state(lease.id) is LeaseState.RELEASED)
+
+
+@pytest.mark.cgroup2
 def test_no_lease_ends_for_a_process_that_ended_meanwhile(busy, children) -> None:
     """Threat 30: a pid that is another process by the last look, or in another cgroup, ends nothing."""
     house, lease, pid = busy
