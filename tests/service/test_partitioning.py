@@ -253,7 +253,7 @@ def test_a_mode_that_reads_back_as_another_is_not_believed(house: House, kernel:
     kernel.traps = [NOT_TAKEN]
     put(house, "cpx")
     house.clock.turn(GRACE_SECONDS + 1)
-    said = iter(["SPX", "CPX"])
+    said = iter(["CPX", "SPX"])
     files = house.partitioning._files
     house.partitioning._files = type("Fickle", (), {"compute": lambda self, pci: next(said)})()
     house.look()
@@ -294,34 +294,59 @@ def test_what_cannot_be_written_down_is_not_begun(house: House, kernel: Imitated
     assert (kernel.written, card(house).switching) == ([], None)
 
 
-@pytest.mark.parametrize("written", [False, True])
-def test_a_start_finds_out_what_a_death_left(build, kernel: ImitatedKernel, written) -> None:
-    """Before the kernel was asked or after: until it is known nothing is granted, then it is told."""
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "survey.switches.begin",
+        "partitioning._in_the_way",
+        "partitioning._tell",
+        "partitioning._files.switch",
+        "survey.look_again",
+        "survey.forget",
+        "survey.switches.end",
+    ],
+)
+def test_a_start_finds_out_what_a_death_left(build, kernel: ImitatedKernel, step, late) -> None:
+    """Wherever the agent dies, before an act or after: the card is in one mode, told, and granted again."""
     first = build("mi300x-spx", files=kernel.files)
+    *path, name = step.split(".")
+    owner = first
+    for part in path:
+        owner = getattr(owner, part)
+    act = getattr(owner, name)
 
-    def die() -> None:
-        if written:
-            kernel.come_back()
+    def dies(*arguments: object, **named: object) -> None:
+        if late:
+            act(*arguments, **named)
         raise DiesError
 
-    if written:
-        kernel.traps = [die]
-    else:
-        kernel.on_write = die
+    setattr(owner, name, dies)
     with pytest.raises(DiesError):
         put(first, "cpx")
     first.die()
-    kernel.on_write = lambda: None
     second = build("mi300x-spx", files=kernel.files)
-    if not written:
-        device = second.survey.inventory().device(FIRST)
-        assert device is not None
-        assert device.state is DeviceState.DRAINING
-        second.clock.turn(GRACE_SECONDS + 1)
-        second.look()
-    assert kinds(second) == ["partitioning", "partitioned" if written else "partition_failed"]
-    assert len(on_card(second)) == (8 if written else 1)
+    second.clock.turn(GRACE_SECONDS + 1)
+    second.look()
     assert second.survey.switches.current() == {}
+    found = card(second)
+    assert found.modes.compute == ("CPX" if kernel.written else "SPX")
+    assert len(found.devices) == len(on_card(second)) == (8 if kernel.written else 1)
+    assert {one.state for one in found.devices} == {DeviceState.HEALTHY}
+    told = kinds(second)[-1:]
+    assert told in ([["partitioned"]] if kernel.written else [["partition_failed"], []])
+    assert second.grant(cus=8, device=(FIRST,)).state is LeaseState.ACTIVE
+
+
+def test_what_a_death_left_is_closed_until_it_is_known(build, kernel: ImitatedKernel) -> None:
+    """A start that finds the old mode waits for the new one to show, and grants nothing meanwhile."""
+    first = build("mi300x-spx", files=kernel.files)
+    kernel.traps = [NOT_TAKEN]
+    put(first, "cpx")
+    first.die()
+    device = build("mi300x-spx", files=kernel.files).survey.inventory().device(FIRST)
+    assert device is not None
+    assert device.state is DeviceState.DRAINING
 
 
 def test_a_reboot_ends_a_switch(build, kernel: ImitatedKernel) -> None:
