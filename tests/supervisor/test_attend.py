@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -63,8 +64,13 @@ def listener(lab: Lab, tmp_path: Path) -> Iterator[Path]:
     """Where a supervisor of the lease listens."""
     path = tmp_path / "seccomp"
     lab.supervisor.attend(Attendance(LEASE, (lab.device,), _path(lab), None, path))
+    (supervisor,) = attending(path)
+    process = os.pidfd_open(supervisor)
     yield path
     path.unlink(missing_ok=True)
+    with contextlib.suppress(ProcessLookupError):  # it has ended, unless something is wrong with it
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    os.close(process)
 
 
 def _path(lab: Lab) -> str:
