@@ -221,6 +221,16 @@ def test_agent_that_knows_no_containers(agent: Any, run: Any) -> None:
     assert "EngineFailed: the agent says nothing of a container" in done.stderr
 
 
+def test_node_that_only_observes(agent: Any, run: Any) -> None:
+    """It says so, and what to do: there is no GPU in such a lease to put into a container."""
+    lease = agent.add_lease(request_id="x", slices=[])
+    agent.canned = [(201, lease, {})]
+    done = run("docker", "run", *SHARE, "img")
+    assert (done.returncode, lease["state"]) == (125, "released")
+    said = "EngineFailed: the node only observes requests of this kind as yet, and lease 1001 holds no GPU"
+    assert said in done.stderr
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signal_while_queued(
     agent: Any, engine: FakeEngine, gpulease: Any, until: Callable[..., Any], name: str

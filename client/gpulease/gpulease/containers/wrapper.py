@@ -150,9 +150,7 @@ class Wrapper:
         if order.rootless:
             placement = rootless.placement_of(self._client, Lease.from_raw(claim.raw))
         if placement is None:
-            raise EngineFailed(
-                f"the agent says nothing of a container for lease {claim.lease}: it is too old"
-            )
+            raise EngineFailed(_unplaced(claim, line))
         self._refuse_variables(line, placement.environment)
         if placement.seccomp and fence.has_own_profile(line):
             raise BreaksFence("--security-opt seccomp=…: what holds this lease needs its own; leave it out")
@@ -214,3 +212,13 @@ def _in_memory(what: str, text: str) -> str:
     with os.fdopen(os.dup(memory), "w") as file:
         file.write(text)
     return f"/proc/self/fd/{memory}"
+
+
+def _unplaced(claim: Claim, line: CommandLine) -> str:
+    """Why the agent says nothing of how the container is to be started."""
+    if claim.raw.get("slices") == []:
+        return (
+            f"the node only observes requests of this kind as yet, and lease {claim.lease} holds no GPU:"
+            f" start the container with {line.engine} itself, as before"
+        )
+    return f"the agent says nothing of a container for lease {claim.lease}: it is too old"
