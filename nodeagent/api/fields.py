@@ -56,12 +56,13 @@ Note = Annotated[str, Strict(), StringConstraints(pattern=NOTE_PATTERN)]
 CgroupPath = Annotated[str, Strict(), StringConstraints(pattern=CGROUP_PATTERN)]
 
 
-def drop_empty(values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(value for value in values if value)
+def tidied(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Without what means nothing, and each once."""
+    return tuple(dict.fromkeys(value for value in values if value))
 
 
-Filters = Annotated[tuple[Filter, ...], Field(max_length=64), AfterValidator(drop_empty)]
-TypeFilters = Annotated[tuple[TypeFilter, ...], Field(max_length=64), AfterValidator(drop_empty)]
+Filters = Annotated[tuple[Filter, ...], Field(max_length=64), AfterValidator(tidied)]
+TypeFilters = Annotated[tuple[TypeFilter, ...], Field(max_length=64), AfterValidator(tidied)]
 
 
 def _without_nulls(value: Any) -> Any:

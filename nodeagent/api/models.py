@@ -27,6 +27,7 @@ from nodeagent.api.fields import (
 from nodeagent.domain.container import LIBC_PATTERN
 
 LONGEST_TTL = 86_400  # seconds
+MOST_NAMES = 128  # in all filters of a request, for each is held against each device at every try
 Ttl = Annotated[int, Field(ge=1, le=LONGEST_TTL), INTEGRAL]
 Descriptor = Annotated[int, Field(ge=0, le=1_073_741_823), INTEGRAL]
 Pid = Annotated[int, Field(ge=2, le=4_194_304), INTEGRAL]
@@ -182,6 +183,14 @@ class LeaseOrderBody(Body):
     cdi: Flag = False
     ttl_seconds: Given[Ttl] = None
     wait_seconds: Annotated[int, Field(ge=0, le=LONGEST_TTL), INTEGRAL] = 0
+
+    @model_validator(mode="after")
+    def _few_names(self) -> LeaseOrderBody:
+        filters = [(one.device, one.not_device, one.type, one.not_type) for one in self.slices]
+        if sum(len(names) for each in filters for names in each) > MOST_NAMES:
+            why = "has more than {most} names in its filters together"
+            raise PydanticCustomError("names", why, {"field": "slices", "most": MOST_NAMES})
+        return self
 
 
 class GuestBody(Body):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from nodeagent.domain.device import Device, DeviceState
 
@@ -45,6 +46,7 @@ def numbers(device: Device) -> Mapping[str, int]:
     return {world: number for world, number in told.items() if number is not None}
 
 
+@lru_cache(4096)
 def numbered(name: str) -> tuple[str, int] | None:
     """World and number that *name* says, as ``rocr:0``, ``card1`` and ``/dev/dri/renderD129`` do."""
     wanted = name.strip().casefold()

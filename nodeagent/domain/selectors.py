@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import InvalidField
@@ -22,6 +23,7 @@ _PCI = re.compile(
 )
 _UUID = re.compile(r"(?:gpu-|0x)?([0-9a-f]{1,16})", re.ASCII)
 _MOST_NAMED = 8
+_KNOWN = 4096  # names that are not read again: a request has each held against every device, many times
 _BRANDS = frozenset({"amd", "ati", "instinct", "radeon"})  # words that a model name is known without
 
 
@@ -114,9 +116,7 @@ def names_device(device: Device, name: str) -> bool:
     partitions share means each of them.
     """
     wanted = name.strip().casefold()
-    if wanted in {
-        spelling.casefold() for spelling in (device.key, device.uuid or device.key, *device.aliases)
-    }:
+    if wanted in _spellings(device.key, device.uuid, device.aliases):
         return True
     if number := numbered(wanted):
         return numbers(device).get(number[0]) == number[1]
@@ -128,15 +128,34 @@ def names_device(device: Device, name: str) -> bool:
     return _is_pci(device, wanted) or _is_unique_id(device, wanted)
 
 
+@lru_cache(_KNOWN)
+def _spellings(key: str, uuid: str | None, aliases: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(spelling.casefold() for spelling in (key, uuid or key, *aliases))
+
+
 def _is_pci(device: Device, wanted: str) -> bool:
-    asked, own = _PCI.fullmatch(wanted), _PCI.fullmatch(device.pci.casefold())
+    asked, own = _address(wanted), _address(device.pci.casefold())
     if not asked or not own:
         return False
-    domain, *address, partition = asked.groups()
+    domain, address, partition = asked
     return (
-        [int(part, 16) for part in address] == [int(part, 16) for part in own.groups()[1:4]]
-        and (domain is None or int(domain, 16) == int(own[1] or "0", 16))
-        and (partition is None or int(partition) == device.partition)
+        address == own[1]
+        and (domain is None or domain == (own[0] or 0))
+        and (partition is None or partition == device.partition)
+    )
+
+
+@lru_cache(_KNOWN)
+def _address(text: str) -> tuple[int | None, tuple[int, ...], int | None] | None:
+    """Domain, bus with device and function, and partition of a PCI address; None where it is none."""
+    found = _PCI.fullmatch(text)
+    if found is None:
+        return None
+    domain, *address, partition = found.groups()
+    return (
+        None if domain is None else int(domain, 16),
+        tuple(int(part, 16) for part in address),
+        None if partition is None else int(partition),
     )
 
 
@@ -145,8 +164,13 @@ def _is_unique_id(device: Device, wanted: str) -> bool:
         return False
     if wanted == str(device.unique_id):
         return True
+    return _unique_id(wanted) == device.unique_id
+
+
+@lru_cache(_KNOWN)
+def _unique_id(wanted: str) -> int | None:
     spelled = _UUID.fullmatch(wanted)
-    return spelled is not None and int(spelled[1], 16) == device.unique_id
+    return int(spelled[1], 16) if spelled else None
 
 
 def _check_clear(inventory: Inventory, name: str, field: str) -> None:

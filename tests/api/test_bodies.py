@@ -14,6 +14,17 @@ def slices(text: str) -> bytes:
     return b'{"slices":[{"cus":' + text.encode() + b"}]}"
 
 
+def of_names(*counts: int) -> bytes:
+    """A slice for each of *counts*, that leaves out so many devices."""
+    return json.dumps(
+        {
+            "slices": [
+                {"not_device": [f"{at}.{name}" for name in range(count)]} for at, count in enumerate(counts)
+            ]
+        }
+    ).encode()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code", "field"),
     [
@@ -77,6 +88,7 @@ def slices(text: str) -> bytes:
         (b'{"slices":[{"cu_percent":101}]}', 422, "InvalidField", "slices[0].cu_percent"),
         (b'{"slices":[{"cu_shared":1}]}', 422, "InvalidField", "slices[0].cu_shared"),
         (b'{"slices":[{"type":["a;b"]}]}', 422, "InvalidField", "slices[0].type[0]"),
+        (of_names(43, 43, 43), 422, "InvalidField", "slices"),
         (b'{"slices":[{"device":["a*"]}]}', 422, "InvalidField", "slices[0].device[0]"),
         (b'{"placement":"random"}', 422, "InvalidField", "placement"),
         (b'{"numa_bind":"yes"}', 422, "InvalidField", "numa_bind"),
@@ -156,3 +168,11 @@ def test_empty_filter_items_mean_nothing(user, agent):
     assert user.post("/v1/leases", data=json.dumps(body), content_type="application/json").status_code == 201
     asked = agent.orders[0][1].request.slices[0]
     assert (asked.type, asked.device, asked.not_type) == (("AMD Instinct MI300X",), (), ("gfx9*",))
+
+
+def test_names_are_held_against_devices_once(user, agent):
+    """A name that stands in a list many times is one; 128 in all the lists together are not too many."""
+    repeated = {"slices": [{"not_device": ["renderD250"] * 64}] * 3}
+    assert user.post("/v1/leases", json=repeated).status_code == 201
+    assert {one.not_device for _, order in agent.orders for one in order.request.slices} == {("renderD250",)}
+    assert user.post("/v1/leases", data=of_names(64, 64), content_type="application/json").status_code == 201
