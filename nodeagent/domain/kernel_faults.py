@@ -12,7 +12,12 @@ from enum import StrEnum
 
 MOST_TEXT = 200  # characters kept of one line
 _PCI = re.compile(r"\b([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7])\b")
-_OURS = re.compile(r"\b(?:amdgpu|amdkfd|kfd)\b")
+_OURS = re.compile(r"(?:\[drm\b.*)?\b(?:amdgpu|amdkfd|kfd)\b")
+# A program's name, which its user chose, stands first in other lines ("NAME[7]: segfault", "NAME invoked
+# oom-killer"), and may read like the driver's and its words. It is no longer than this: TASK_COMM_LEN.
+_LONGEST_NAME = 15
+# In the driver's own lines it stands behind these words (amdgpu_vm.c, amdgpu_job.c, gmc_v9_0.c).
+_NAMED = re.compile(r"(?i)\b(?:process|thread)\b.*")
 
 
 class Fault(StrEnum):
@@ -57,11 +62,17 @@ class KernelFault:
 
 def fault_of(line: str, device: str | None = None) -> KernelFault | None:
     """What *line* tells; *device*: the PCI address that came with it. None: nothing that matters here."""
-    if not _OURS.search(line):
+    if not _OURS.match(line):
         return None
-    fault = next((fault for pattern, fault in _PATTERNS if pattern.search(line)), None)
+    said = _NAMED.sub("", line)
+    fault = next((fault for pattern, fault in _PATTERNS if _said(pattern, said)), None)
     if fault is None:
         return None
     named = _PCI.search(line)
     text = "".join(one if one.isprintable() else "?" for one in line[:MOST_TEXT])
     return KernelFault(fault, device or (named[1] if named else None), text)
+
+
+def _said(pattern: re.Pattern[str], line: str) -> bool:
+    """Whether the kernel said it: no program's name reaches so far."""
+    return any(found.end() > _LONGEST_NAME for found in pattern.finditer(line))

@@ -53,6 +53,33 @@ def test_other_lines_are_none(line: str) -> None:
     assert fault_of(line) is None
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kfd poison[4242]: segfault at 0 ip 0000 sp 0000 error 4 in a[55+1]",
+        "amdgpu: poison[4242]: segfault at 0 ip 0000 sp 0000 error 4 in a[55+1]",
+        "amdgpu:  poison invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0",
+        "[drm]kfd poison: page allocation failure: order:0, mode:0x0",
+        "traps: kfd poison[4242] trap invalid opcode ip:55 sp:7 error:0 in a[55+1]",
+        "process '/tmp/amdgpu uncorrectable' started with executable stack",
+        f"amdgpu {CARD}: amdgpu:  Process poison pid 4242 thread uncorrectable pid 4242",
+        f"amdgpu {CARD}: amdgpu: Process information: process MODE1 reset pid 44 thread a pid 44",
+        f"amdgpu {CARD}: amdgpu:  in process page fault pid 7 thread ring a timeout pid 7",
+    ],
+)
+def test_no_program_is_called_a_fault(line: str) -> None:
+    """What a user calls its program is no word of the driver's, wherever the kernel writes it."""
+    assert fault_of(line) is None
+
+
+def test_a_programs_name_hides_no_fault() -> None:
+    """What the driver said before it names the program counts, and the name is kept for who reads it."""
+    line = f"amdgpu {CARD}: amdgpu: [gfxhub] page fault (vmid:8, for process poison pid 7 thread a pid 7)"
+    assert fault_of(line) == KernelFault(Fault.PAGE_FAULT, CARD, line)
+    line = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1"
+    assert fault_of(line) == KernelFault(Fault.RING_TIMEOUT, None, line)
+
+
 def test_the_device_that_comes_with_a_line_counts() -> None:
     """A line without an address is of the device that the kernel adds to it; else of no card."""
     line = "[drm] amdgpu: ring comp_1.0.0 timeout"
