@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ import pytest
 
 from gpulease.transport import Transport
 from tests.rig import machine
-from tests.rig.wired import CGROUPS, command
+from tests.rig.wired import CGROUPS, CLOSED, command
 
 pytestmark = pytest.mark.rig
 
@@ -162,8 +163,13 @@ def readme_commands() -> list[str]:
 def await_limits() -> None:
     """Until the agent has tried the limits of every card, which takes a few seconds of its first start."""
     deadline = time.monotonic() + 60 * PATIENCE
-    while "dmem      yes" not in command("/usr/sbin/nodeagent", "status"):
-        assert time.monotonic() < deadline, command("/usr/sbin/nodeagent", "status")
+    transport = Transport(str(SOCKET), timeout=10 * PATIENCE)
+    while True:
+        node = json.loads(transport.call("GET", "/v1/node").body)
+        tier = next(tier for tier in node["tiers"] if tier["name"] == "dmem")
+        if tier["present"] and tier["why"] == CLOSED:
+            return
+        assert time.monotonic() < deadline, tier
         time.sleep(1)
 
 
