@@ -81,6 +81,14 @@ class ContainerAnswer(Answer):
     seccomp: dict[str, Any] | None
 
 
+class QueueAnswer(Answer):
+    """What a request that waits can expect; null: not known, or not yet."""
+
+    position: int | None  # 1 is next
+    earliest_at: str | None
+    gives_up_at: str | None
+
+
 class LeaseAnswer(Answer):
     """What is null on a lease with ``masked`` is hidden from this caller."""
 
@@ -97,6 +105,7 @@ class LeaseAnswer(Answer):
     container: ContainerAnswer | None
     request_id: str | None
     priority: str | None
+    queue: QueueAnswer | None  # of a queued lease
     created_at: str | None
     expires_at: str | None
     ended_at: str | None

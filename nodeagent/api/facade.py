@@ -17,6 +17,7 @@ from nodeagent.service.effects import Told
 from nodeagent.service.hosting import GuestOrder, Hosted
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
+from nodeagent.service.queue import Standing
 from nodeagent.service.shared_memory import Left
 
 
@@ -83,6 +84,9 @@ class Agent(Protocol):
 
     def wait_lease(self, caller: Caller, lease_id: int, seconds: float) -> Lease:
         """The lease, once it is neither queued nor preparing nor releasing, or after *seconds*."""
+
+    def standing(self, lease: Lease) -> Standing | None:
+        """What a queued lease can expect, once that is known."""
 
     def told(self, lease: Lease) -> Told | None:
         """What the lease's programs say that they use; None where nothing hears them."""

@@ -67,8 +67,7 @@ class LeaseRoutes:
             return Reply(self._presenter.refusal(outcome), 409)
         status = (201 if outcome.fresh else 200) if isinstance(outcome, Granted) else 202
         where = {"Location": f"/v1/leases/{outcome.lease.id}"}
-        container = self._agent.container(call.caller, outcome.lease, ticket=True)
-        return Reply(self._presenter.own_lease(outcome.lease, container), status, where)
+        return Reply(self._own(outcome.lease, call, ticket=True), status, where)
 
     def list_all(self, call: Call) -> Reply:
         query = call.query
@@ -89,7 +88,10 @@ class LeaseRoutes:
         full = len(found) == query["limit"]
         return Reply(
             LeasesAnswer(
-                leases=[self._presenter.lease(lease, call.viewer) for lease in found],
+                leases=[
+                    self._presenter.lease(lease, call.viewer, standing=self._agent.standing(lease))
+                    for lease in found
+                ],
                 next=found[-1].id if full else None,
             )
         )
@@ -144,10 +146,13 @@ class LeaseRoutes:
         told_of = call.viewer.sees(lease.holder.uid)
         told = self._agent.told(lease) if told_of else None
         container = self._agent.container(call.caller, lease) if told_of else None
-        return Reply(self._presenter.lease(lease, call.viewer, told, container), headers=headers or {})
+        standing = self._agent.standing(lease)
+        shown = self._presenter.lease(lease, call.viewer, told, container, standing)
+        return Reply(shown, headers=headers or {})
 
-    def _own(self, lease: Lease, call: Call) -> LeaseAnswer:
-        return self._presenter.own_lease(lease, self._agent.container(call.caller, lease))
+    def _own(self, lease: Lease, call: Call, *, ticket: bool = False) -> LeaseAnswer:
+        container = self._agent.container(call.caller, lease, ticket=ticket)
+        return self._presenter.own_lease(lease, container, self._agent.standing(lease))
 
     def routes(self) -> tuple[Route, ...]:
         one = "/v1/leases/{id}"

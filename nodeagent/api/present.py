@@ -10,13 +10,14 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device
 from nodeagent.domain.drains import NODE
 from nodeagent.domain.guarantee import Guarantee
-from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease
+from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import Drain, EffectRecord, Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 from nodeagent.service.hosting import Hosted
 from nodeagent.service.orders import BypassView, Caller, Free, NodeView
+from nodeagent.service.queue import Standing
 
 _LARGEST = 2**53 - 1  # a holder may tell anything; more is no number to readers of JSON
 _LAST_TIME = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
@@ -69,12 +70,17 @@ class Presenter:
         viewer: Viewer,
         told: Told | None = None,
         container: ContainerView | None = None,
+        standing: Standing | None = None,
     ) -> answers.LeaseAnswer:
-        return self._full(lease, told, container) if viewer.sees(lease.holder.uid) else self._masked(lease)
+        if not viewer.sees(lease.holder.uid):
+            return self._masked(lease, standing)
+        return self._full(lease, told, container, standing)
 
-    def own_lease(self, lease: Lease, container: ContainerView | None = None) -> answers.LeaseAnswer:
+    def own_lease(
+        self, lease: Lease, container: ContainerView | None = None, standing: Standing | None = None
+    ) -> answers.LeaseAnswer:
         """A lease that the caller has just acted on, which the use case allowed."""
-        return self._full(lease, container=container)
+        return self._full(lease, container=container, standing=standing)
 
     def device(self, device: Device, free: Free) -> answers.DeviceAnswer:
         geometry = device.geometry
@@ -204,7 +210,11 @@ class Presenter:
         )
 
     def _full(
-        self, lease: Lease, told: Told | None = None, container: ContainerView | None = None
+        self,
+        lease: Lease,
+        told: Told | None = None,
+        container: ContainerView | None = None,
+        standing: Standing | None = None,
     ) -> answers.LeaseAnswer:
         return answers.LeaseAnswer(
             id=lease.id,
@@ -226,13 +236,14 @@ class Presenter:
             container=None if container is None else _container(container),
             request_id=lease.request_id,
             priority=lease.request.priority,
+            queue=self._queue(lease, standing),
             created_at=timestamp(lease.created_at),
             expires_at=self._ends(lease),
             ended_at=None if lease.ended_at is None else timestamp(lease.ended_at),
             reason=lease.reason,
         )
 
-    def _masked(self, lease: Lease) -> answers.LeaseAnswer:
+    def _masked(self, lease: Lease, standing: Standing | None) -> answers.LeaseAnswer:
         return answers.LeaseAnswer(
             id=lease.id,
             state=lease.state,
@@ -247,6 +258,7 @@ class Presenter:
             container=None,
             request_id=None,
             priority=None,
+            queue=self._queue(lease, standing),
             created_at=None,
             expires_at=self._ends(lease),
             ended_at=None if lease.ended_at is None else timestamp(lease.ended_at),
@@ -260,6 +272,16 @@ class Presenter:
             why=refusal.why,
             blockers=list(refusal.blockers),
             earliest_at=self._at(refusal.earliest_ns),
+        )
+
+    def _queue(self, lease: Lease, standing: Standing | None) -> answers.QueueAnswer | None:
+        if lease.state is not LeaseState.QUEUED:
+            return None
+        earliest_ns = None if standing is None else standing.earliest_ns
+        return answers.QueueAnswer(
+            position=None if standing is None else standing.position,
+            earliest_at=None if earliest_ns is None else self._at(max(earliest_ns, self.clock.boot_ns())),
+            gives_up_at=self._at(lease.wait_until_ns),
         )
 
     def _ends(self, lease: Lease) -> str | None:

@@ -173,6 +173,12 @@ class Limits(_Section):
     live_leases: int = Field(default=16, ge=1, description="live leases of one user")
     queued_leases: int = Field(default=8, ge=0, description="waiting requests of one user")
     grants_per_second: float = Field(default=5.0, gt=0, description="grants a second of one user")
+    keep_seconds: float = Field(
+        default=3600.0,
+        ge=0,
+        le=86_400,
+        description="time that one user's waiting requests keep devices on end",
+    )
 
 
 class Privacy(_Section):

@@ -19,6 +19,7 @@ class Code(StrEnum):
     QUEUE_SLOTS_EXHAUSTED = "CardTimeSlicingExhausted"
     INSUFFICIENT_MEMORY = "CardInsufficientMemory"
     INSUFFICIENT_CORE = "CardInsufficientCore"
+    CARD_RESERVED = "CardReserved"  # fits, and would delay one that waits for the device
     NUMA_NOT_FIT = "NumaNotFit"
     LINK_NOT_FIT = "LinkNotFit"
     INSUFFICIENT_DEVICE = "NodeInsufficientDevice"  # fewer devices fit than the request asks for

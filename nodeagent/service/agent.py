@@ -28,6 +28,7 @@ from nodeagent.service.measuring import Measuring
 from nodeagent.service.naming import Names
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.partitioning import Partitioning
+from nodeagent.service.queue import Queue, Standing
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns, owns_nothing
 from nodeagent.service.shared_memory import Left
@@ -56,6 +57,7 @@ class AgentParts:
     drains: Drains
     enforcement: Enforcement
     granter: Granter
+    queue: Queue
     attacher: Attacher
     launcher: Launcher
     releaser: Releaser
@@ -147,6 +149,10 @@ class Agent:
     def lease(self, caller: Caller, lease_id: int) -> Lease:
         """Anyone may read a lease; what they see of another's is the API's to mask."""
         return self._read(lease_id)
+
+    def standing(self, lease: Lease) -> Standing | None:
+        """What a queued lease can expect; None for others, and before the queue was looked at with it."""
+        return self._parts.queue.standing(lease.id) if lease.state is LeaseState.QUEUED else None
 
     def told(self, lease: Lease) -> Told | None:
         """What the programs of an active lease say that they use; None where nothing hears them."""

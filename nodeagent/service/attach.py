@@ -39,6 +39,7 @@ class Attacher:
         gpu_in_use: Callable[[int], bool],
         entered: Callable[[int, int], None] = lambda lease, pid: None,
         keep: Callable[[int], None] = lambda lease: None,
+        latest_ns: Callable[[Lease], int | None] = lambda lease: None,
     ) -> None:
         self._ledger = ledger
         self._tree = tree
@@ -50,6 +51,7 @@ class Attacher:
         self._gpu_in_use = gpu_in_use
         self._entered = entered  # told of lease and pid, for what it may leave behind
         self._keep = keep  # told of each lease that is another now, before the answer
+        self._latest_ns = latest_ns  # boot time beyond which one that waits is not to be delayed
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         """Move the caller, and nobody else, into the lease; arms an anchor that waited for it.
@@ -88,7 +90,7 @@ class Attacher:
         self._changes.announce(lease_id)
 
     def renew(self, caller: Caller, lease_id: int, ttl_seconds: int | None) -> Lease:
-        """Count the lease's time from now again.
+        """Count the lease's time from now again: no longer than until one starts that it passed in the queue.
 
         Raises NotAllowed where it does not live by time, and what `attach` raises.
         """
@@ -98,11 +100,19 @@ class Attacher:
             if lease.anchor.kind is not AnchorKind.TTL and ttl_seconds is None:
                 raise NotAllowed(f"lease {lease_id} is anchored by its {lease.anchor.kind}, not by time")
             with self._ledger.write(release=True) as tx:
-                tx.set_anchor(lease_id, self._anchors.renewed(lease.anchor, ttl_seconds))
+                tx.set_anchor(lease_id, self._renewed(lease, ttl_seconds))
                 tx.event("renewed", uid=caller.uid, lease=lease_id)
         self._keep(lease_id)
         self._changes.announce(lease_id)
         return self._read(lease_id)
+
+    def _renewed(self, lease: Lease, ttl_seconds: int | None) -> Anchor:
+        renewed, latest = self._anchors.renewed(lease.anchor, ttl_seconds), self._latest_ns(lease)
+        if latest is None or renewed.deadline_ns is None:
+            return renewed
+        # What it has it keeps: without a time until now it gets the one that it asked for.
+        had = lease.anchor.deadline_ns or renewed.deadline_ns
+        return replace(renewed, deadline_ns=min(renewed.deadline_ns, max(had, latest)))
 
     def _admit(self, lease: Lease, peer: Peer, leaves: str | None = None) -> None:
         """Move *peer* in, and write it down."""

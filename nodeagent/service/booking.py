@@ -9,6 +9,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import KeyReused, LedgerUnavailable
 from nodeagent.domain.lease import Anchor, Holder, HolderKind, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.ownership import Asker
+from nodeagent.domain.queue import Reservation
 from nodeagent.domain.records import EffectState
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.request import Request
@@ -21,6 +22,7 @@ from nodeagent.service.observing import Observing
 from nodeagent.service.orders import Caller, Order
 from nodeagent.service.placing import Draft, Placed, Placer
 from nodeagent.service.plan import Planner, adopted_by
+from nodeagent.service.queue import Queue
 from nodeagent.service.quotas import Quotas
 from nodeagent.service.survey import Survey
 
@@ -47,6 +49,7 @@ class Booker:
         placer: Placer,
         nesting: Nesting,
         observing: Observing,
+        queue: Queue,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -57,6 +60,7 @@ class Booker:
         self._placer = placer
         self._nesting = nesting
         self._observing = observing
+        self._queue = queue
 
     def book(self, caller: Caller, order: Order) -> Booked | Refusal:
         """Book *order*, once for each request id of the caller's.
@@ -86,6 +90,8 @@ class Booker:
             may_wait=order.wait_seconds > 0,
             adopted=order.anchor.adopts,
             container=anchor.container,
+            kept=self._queue.kept(order.request, order.holder_kind),
+            ends_ns=ends_ns(anchor),
         )
         with self._ledger.write() as tx:
             again = _remembered(tx, caller, order)
@@ -142,8 +148,8 @@ class Booker:
             tx.set_anchor(lease.id, self._anchors.loose(lease.anchor))
             self._observing.write(tx, lease, draft.placed, why)
 
-    def place_queued(self, lease: Lease) -> bool:
-        """Give a queued lease its slices, if it fits now."""
+    def place_queued(self, lease: Lease, kept: tuple[Reservation, ...] = ()) -> bool:
+        """Give a queued lease its slices, if it fits now beside what is *kept* for those before it."""
         if why := self._observing.why_lease(lease):
             self._observe_queued(lease, why)
             return True
@@ -156,6 +162,8 @@ class Booker:
             lease.request,
             adopted=adopted,
             container=lease.anchor.container,
+            kept=kept,
+            ends_ns=ends_ns(self._anchors.started(lease.anchor)),
         )
         if isinstance(draft.placed, Refusal):
             return False
@@ -233,6 +241,13 @@ class Booker:
             tx.plan_effect(lease_id, effect.kind, effect.arguments)
         for one in placed:
             tx.event("granted", uid=draft.uid, lease=lease_id, device=one.device)
+
+
+def ends_ns(anchor: Anchor) -> int | None:
+    """When a lease of *anchor* ends at the latest unless renewed; None where that is not known."""
+    if anchor.ttl_seconds is None or anchor.deadline_ns is None:
+        return None
+    return anchor.deadline_ns + (0 if anchor.armed else anchor.ttl_seconds * SECOND_NS)
 
 
 def _read(tx: Transaction, lease_id: int) -> Lease:

@@ -12,6 +12,7 @@ from nodeagent.domain.environment import environment, guarantee_of
 from nodeagent.domain.errors import LedgerUnavailable, OutsideFault
 from nodeagent.domain.guarantee import Guarantee
 from nodeagent.domain.lease import AnchorKind, Lease, LeaseState
+from nodeagent.domain.queue import Reservation
 from nodeagent.domain.refusals import Refusal
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
@@ -104,9 +105,9 @@ class Granter:
         self._changes.announce(lease_id)
         return lease
 
-    def try_queued(self, lease: Lease) -> bool:
-        """Grant a queued lease if it fits now."""
-        if not self._booker.place_queued(lease):
+    def try_queued(self, lease: Lease, kept: tuple[Reservation, ...] = ()) -> bool:
+        """Grant a queued lease if it fits now beside what is *kept* for those before it."""
+        if not self._booker.place_queued(lease, kept):
             return False
         self.prepare(lease.id)
         return True

@@ -10,6 +10,7 @@ from nodeagent.domain.device import Inventory
 from nodeagent.domain.lease import HeldSlice, PlacedSlice
 from nodeagent.domain.ownership import Asker
 from nodeagent.domain.placement import place
+from nodeagent.domain.queue import Ground, Reservation, kept_back, leaves, narrowed, unkept
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request
 from nodeagent.service.plan import Planner
@@ -19,7 +20,10 @@ Placed = tuple[PlacedSlice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a search found, and what it saw held. *placed* is empty where the request may wait its turn."""
+    """What a search found, and what it saw held. *placed* is empty where the request may wait its turn.
+
+    *kept*: what those before it wait for; *ends_ns*: when it would end, if that is known.
+    """
 
     uid: int
     asker: Asker
@@ -30,6 +34,8 @@ class Draft:
     held: tuple[HeldSlice, ...]
     placed: Placed | Refusal
     container: Container | None = None
+    kept: tuple[Reservation, ...] = ()
+    ends_ns: int | None = None
 
     def holds(self, held: Sequence[HeldSlice]) -> bool:
         """Whether it may be booked beside *held*: what gives no slices needs no second look."""
@@ -59,12 +65,15 @@ class Placer:
         may_wait: bool = False,
         adopted: bool = False,
         container: Container | None = None,
+        kept: tuple[Reservation, ...] = (),
+        ends_ns: int | None = None,
     ) -> Draft:
         """Search beside *held* for *uid*; a request that *may_wait* is refused only if it could never fit.
 
-        Nobody waits for another owner's device: who may take it by name gets it at once or not.
+        What is *kept* for those who wait is taken only where that does not delay them. Nobody waits for
+        another owner's device: who may take it by name gets it at once or not.
         """
-        draft = Draft(uid, asker, inventory, request, may_wait, adopted, held, (), container)
+        draft = Draft(uid, asker, inventory, request, may_wait, adopted, held, (), container, kept, ends_ns)
         return self._searched(draft)
 
     def settle(self, draft: Draft, held: tuple[HeldSlice, ...]) -> Placed | Refusal:
@@ -88,12 +97,26 @@ class Placer:
         return Refusal(Code.CARD_CORDONED, next(iter(told.values())), "ask again in a moment", refused)
 
     def _searched(self, draft: Draft) -> Draft:
-        placed = self._place(draft, draft.held)
+        placed = self._in_turn(draft)
         if isinstance(placed, Refusal) and draft.may_wait:
             waiting = replace(draft, asker=Asker(draft.asker.kind))
             never = self._place(waiting, ())
             placed = never if isinstance(never, Refusal) else ()
         return replace(draft, placed=placed)
+
+    def _in_turn(self, draft: Draft) -> Placed | Refusal:
+        """Slices that delay nobody who waits: where nothing is kept, else where it is not needed in time."""
+        if draft.kept:
+            elsewhere = narrowed(draft.inventory, unkept(draft.inventory, draft.kept))
+            placed = self._place(replace(draft, inventory=elsewhere), draft.held)
+            if not isinstance(placed, Refusal):
+                return placed
+        placed = self._place(draft, draft.held)
+        if isinstance(placed, Refusal):
+            return placed
+        ground = Ground(draft.inventory, self._shared_cu_percent)
+        harmed = [one for one in draft.kept if not leaves(one, ground, draft.held, placed, draft.ends_ns)]
+        return kept_back(harmed) if harmed else placed
 
     def _place(self, draft: Draft, held: Sequence[HeldSlice]) -> Placed | Refusal:
         """Slices beside those *held* that meet the request's floor and the site's."""

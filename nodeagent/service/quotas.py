@@ -56,14 +56,14 @@ class Quotas:
 
     def __init__(self, limits: QuotaLimits, clock: Clock, owner_of: Callable[[int], int]) -> None:
         self._limits = limits
-        self._owner_of = owner_of
+        self.owner_of = owner_of
         rate = limits.grants_per_second
         self._grants = TokenBuckets(rate, max(1.0, rate), clock)
         self._calls = TokenBuckets(CALLS_PER_GRANT * rate, CALLS_SAVED, clock)
 
     def charged(self, caller: Caller) -> int:
         """The uid whose limits *caller* uses up."""
-        return self._owner_of(caller.uid)
+        return self.owner_of(caller.uid)
 
     def take_token(self, caller: Caller) -> None:
         """Count one grant. Raises TooMany when the caller asks faster than its rate."""

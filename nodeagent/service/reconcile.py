@@ -18,7 +18,6 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import DeviceState, Inventory
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.lease import Lease, LeaseState
-from nodeagent.domain.request import Priority
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import REMEMBERED_NS
 from nodeagent.service.anchoring import Anchors
@@ -26,6 +25,7 @@ from nodeagent.service.changes import Changes
 from nodeagent.service.differences import Differences
 from nodeagent.service.drains import Drains
 from nodeagent.service.grant import Granter
+from nodeagent.service.queue import Queue
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
 from nodeagent.service.vigil import Listener, Vigil
@@ -60,6 +60,7 @@ class Reconciler:
         survey: Survey,
         anchors: Anchors,
         granter: Granter,
+        queue: Queue,
         releaser: Releaser,
         changes: Changes,
         differences: Differences,
@@ -75,6 +76,7 @@ class Reconciler:
         self._survey = survey
         self._anchors = anchors
         self._granter = granter
+        self._line = queue
         self._releaser = releaser
         self._changes = changes
         self._differences = differences
@@ -216,16 +218,13 @@ class Reconciler:
             self._releaser.end(lease.id, uid=None, reason=over)
 
     def _queue(self) -> None:
-        """Grant those who wait, by priority, then age; one that does not fit holds up nobody behind it.
+        """Grant those who wait and whose turn it is.
 
         Nobody while there are strangers: after the restore of a backup, what is free in it may be theirs.
         """
         if self._differences.strangers():
             return
-        order = list(Priority)
-        waiting = self._ledger.live(LeaseState.QUEUED)
-        for lease in sorted(waiting, key=lambda lease: (order.index(lease.request.priority), lease.id)):
-            self._guarded(partial(self._granter.try_queued, lease), "queued", lease.id)
+        self._line.look(self._granter.try_queued, lambda step, lease: self._guarded(step, "queued", lease))
 
     def _quarantine(self) -> None:
         for lease_id in {held.lease for held in self._ledger.quarantined()} | self._ledger.unfinished():

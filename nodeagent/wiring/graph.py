@@ -137,6 +137,7 @@ def build(
         shared_cu_percent=config.defaults.shared_cu,
         timeout_seconds=config.release.timeout_seconds,
         measuring=measuring,
+        keep_seconds=config.limits.keep_seconds,
     )
     differences = Differences(base.ledger, clock, tree, systemd, (hook, banks, cdi, dock.files), sidecars)
     jobs = build_jobs(
@@ -191,6 +192,7 @@ def build_agent(
             drains=Drains(base.ledger, base.clock, base.changes),
             enforcement=base.enforcement,
             granter=leases.granter,
+            queue=leases.queue,
             attacher=leases.attacher,
             launcher=leases.launcher,
             releaser=leases.releaser,
@@ -230,6 +232,7 @@ def build_reconciler(
         base.survey,
         base.anchors,
         leases.granter,
+        leases.queue,
         leases.releaser,
         base.changes,
         differences,

@@ -22,6 +22,7 @@ from nodeagent.service.nesting import Nesting
 from nodeagent.service.observing import Observing
 from nodeagent.service.placing import Placer
 from nodeagent.service.plan import Planner
+from nodeagent.service.queue import Queue
 from nodeagent.service.quotas import Quotas
 from nodeagent.service.release import Releaser
 from nodeagent.service.survey import Survey
@@ -51,6 +52,7 @@ class Leases:
     nesting: Nesting
     planner: Planner
     granter: Granter
+    queue: Queue
     attacher: Attacher
     launcher: Launcher
     releaser: Releaser
@@ -67,6 +69,7 @@ def build_leases(
     shared_cu_percent: float,
     timeout_seconds: float,
     measuring: Measuring,
+    keep_seconds: float = 3600.0,
 ) -> Leases:
     """The use cases over *tiers*. *in_use*: whether a process has a GPU open; *keep*: a lease's sidecar."""
     ledger, tree, survey, locks, changes = base.ledger, base.tree, base.survey, base.locks, base.changes
@@ -76,7 +79,8 @@ def build_leases(
     placer = Placer(planner, shared_cu_percent, survey.switches.closed)
     nesting = Nesting(ledger, base.clock, tree)
     observing = Observing(ledger, base.enforcement)
-    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting, observing)
+    queue = Queue(ledger, base.clock, survey, quotas.owner_of, shared_cu_percent, keep_seconds)
+    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting, observing, queue)
     releaser = Releaser(
         ledger,
         journal,
@@ -93,7 +97,20 @@ def build_leases(
         nesting,
         planner,
         Granter(ledger, survey, anchors, booker, planner, journal, releaser, locks, changes, keep, granted),
-        Attacher(ledger, tree, planner, anchors, quotas, locks, changes, in_use, entered, keep),
+        queue,
+        Attacher(
+            ledger,
+            tree,
+            planner,
+            anchors,
+            quotas,
+            locks,
+            changes,
+            in_use,
+            entered,
+            keep,
+            queue.latest_ns,
+        ),
         Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered, keep),
         releaser,
         observing,

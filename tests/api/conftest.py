@@ -36,6 +36,7 @@ from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
+from nodeagent.service.queue import Standing
 from nodeagent.service.rights import must_administer, must_be_allowed
 from nodeagent.service.shared_memory import Left
 
@@ -79,6 +80,7 @@ class FakeAgent(FakeGuests):
     measured: Measures = Measures()
     ready: bool = True
     says: Told | None = None
+    standings: dict[int, Standing] = field(default_factory=dict)
     view: ContainerView | None = None
     on_wait: Callable[[float], None] = lambda seconds: None
     slurm: FakeSlurm = field(default_factory=FakeSlurm)
@@ -210,6 +212,9 @@ class FakeAgent(FakeGuests):
         self.calls.append(("wait", seconds))
         self.on_wait(seconds)
         return self.lease(caller, lease_id)
+
+    def standing(self, lease: Lease) -> Standing | None:
+        return self.standings.get(lease.id)
 
     def told(self, lease: Lease) -> Told | None:
         return self.says

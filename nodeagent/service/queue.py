@@ -1,0 +1,210 @@
+"""The queue: whose turn it is, what is kept for those at its head, and what each of them can expect.
+
+Waiting costs nobody a thread and holds nothing: the reconciler takes a look at the queue, and what it saw is
+what new requests, renewals and readers go by until the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from nodeagent.domain.clock import SECOND_NS, Clock
+from nodeagent.domain.device import Inventory
+from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
+from nodeagent.domain.queue import (
+    Ground,
+    Outlook,
+    Reservation,
+    Waiting,
+    in_order,
+    outlook,
+    positions,
+    unkept,
+)
+from nodeagent.domain.request import Priority, Request
+from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.allowance import Allowance
+from nodeagent.service.survey import Survey
+
+MOST_OUTLOOKS = 64  # worked out anew in one look: those further behind have none yet
+Kept = tuple[Reservation, ...]
+Attempt = Callable[[Lease, Kept], bool]  # grant it beside what is kept for those before it, if it fits
+Guarded = Callable[[Callable[[], object], int], None]  # a fault of one lease is no other's
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one who waits can expect."""
+
+    position: int
+    earliest_ns: int | None = None  # boot time; None: nobody knows
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at the queue, as far as it has come."""
+
+    now_ns: int
+    ground: Ground
+    held: tuple[HeldSlice, ...]
+    candidates: dict[tuple[Request, HolderKind], frozenset[str]] = field(default_factory=dict)
+    kept: list[Reservation] = field(default_factory=list)
+    line: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+    earliest: dict[int, int | None] = field(default_factory=dict)
+    outlooks: int = 0
+
+    def candidates_of(self, waiting: Waiting) -> frozenset[str]:
+        asked = (waiting.request, waiting.kind)
+        if asked not in self.candidates:
+            self.candidates[asked] = self.ground.candidates(waiting)
+        return self.candidates[asked]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An outlook, and what it was worked out from."""
+
+    inventory: Inventory
+    held: tuple[HeldSlice, ...]
+    devices: frozenset[str]
+    outlook: Outlook | None
+
+
+class Queue:
+    """Remembers the last look. *keep_seconds*: see `Allowance`; 0 keeps nothing for anybody."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        survey: Survey,
+        owner_of: Callable[[int], int],
+        shared_cu_percent: float,
+        keep_seconds: float,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._survey = survey
+        self._owner_of = owner_of
+        self._shared_cu_percent = shared_cu_percent
+        self._allowance = Allowance(int(keep_seconds * SECOND_NS))
+        self._kept: Kept = ()
+        self._standings: Mapping[int, Standing] = {}
+        self._known: dict[tuple[int, bool], _Known] = {}
+
+    def kept(self, request: Request, kind: HolderKind) -> Kept:
+        """What is kept from a request that comes now."""
+        now = self._clock.boot_ns()
+        return tuple(one for one in self._kept if one.binds(request, kind, now))
+
+    def standing(self, lease_id: int) -> Standing | None:
+        """What a lease that waits can expect; None where it was not looked at yet."""
+        return self._standings.get(lease_id)
+
+    def latest_ns(self, lease: Lease) -> int | None:
+        """Until when *lease* may be renewed at most, as it came after one that waits for it to end.
+
+        0 where that is as long as it has already; None where nobody waits for it.
+        """
+        starts = [
+            one.outlook.starts_ns or 0
+            for one in self.kept(lease.request, lease.holder.kind)
+            if lease.id in one.outlook.ends and lease.id > one.waiting.lease
+        ]
+        return min(starts, default=None)
+
+    def look(self, attempt: Attempt, guarded: Guarded) -> None:
+        """Grant those whose turn it is, and find out what the others wait for."""
+        now = self._clock.boot_ns()
+        self._allowance.pass_time(now)
+        leases = {lease.id: lease for lease in self._ledger.live(LeaseState.QUEUED)}
+        if leases:
+            ground = Ground(self._survey.inventory(), self._shared_cu_percent)
+            look = _Look(now, ground, self._ledger.held())
+            for waiting in in_order(map(self._waiting, leases.values()), now):
+                guarded(partial(self._turn, look, waiting, leases[waiting.lease], attempt), waiting.lease)
+            self._remember(look)
+        else:
+            self._kept, self._standings, self._known = (), {}, {}
+        bound = (one.waiting for one in self._kept if one.waiting.request.priority is not Priority.HIGH)
+        self._allowance.keep({waiting.owner for waiting in bound})
+
+    def _waiting(self, lease: Lease) -> Waiting:
+        return Waiting(
+            lease.id, self._owner_of(lease.holder.uid), lease.holder.kind, lease.request, lease.created_ns
+        )
+
+    def _turn(self, look: _Look, waiting: Waiting, lease: Lease, attempt: Attempt) -> None:
+        before = () if waiting.kind is HolderKind.SLURM else tuple(look.kept)
+        if attempt(lease, before):
+            self._kept = tuple(one for one in self._kept if one.waiting.lease != lease.id)
+            look.held = self._ledger.held()
+            return
+        look.line.append((lease.id, look.candidates_of(waiting)))
+        devices = unkept(look.ground.inventory, look.kept)
+        if found := self._outlook(look, waiting, devices):
+            look.earliest[lease.id] = found.starts_ns
+            if until := self._keeps_until(look, waiting, lease, found):
+                look.kept.append(Reservation(waiting, found, until))
+        elif look.kept:
+            look.earliest[lease.id] = self._behind(look, waiting)
+
+    def _behind(self, look: _Look, waiting: Waiting) -> int | None:
+        """The earliest start of one that waits for what is kept for others: not before theirs."""
+        found = self._outlook(look, waiting, frozenset(one.key for one in look.ground.inventory.devices))
+        if found is None or found.starts_ns is None:
+            return None
+        starts = [found.starts_ns]
+        for one in look.kept:
+            if one.outlook.devices & found.devices or one.outlook.pools & found.pools:
+                if one.outlook.starts_ns is None:
+                    return None
+                starts.append(one.outlook.starts_ns)
+        return max(starts)
+
+    def _keeps_until(self, look: _Look, waiting: Waiting, lease: Lease, found: Outlook) -> int | None:
+        """Until when devices are kept for *waiting*; None where none are.
+
+        None for who stands in its own way: it could end its own lease, and so could keep others out for ever.
+        """
+        if any(self._owner_of(one.uid) == waiting.owner and one.lease in found.ends for one in look.held):
+            return None
+        wait_until = look.now_ns if lease.wait_until_ns is None else lease.wait_until_ns
+        if waiting.request.priority is Priority.HIGH:
+            return wait_until
+        left = self._allowance.left_ns(waiting.owner)
+        return min(wait_until, look.now_ns + left) if left else None
+
+    def _outlook(self, look: _Look, waiting: Waiting, devices: frozenset[str]) -> Outlook | None:
+        """The outlook on *devices*, on the same ones as at the last look if they will do."""
+        candidates = devices & look.candidates_of(waiting)
+        key = (waiting.lease, len(devices) == len(look.ground.inventory.devices))
+        last = self._known.get(key)
+        fresh = last is not None and (last.inventory, last.held, last.devices) == (
+            look.ground.inventory,
+            look.held,
+            candidates,
+        )
+        if last is not None and fresh:
+            return last.outlook
+        if not candidates or look.outlooks >= MOST_OUTLOOKS:
+            return None
+        look.outlooks += 1
+        before = last.outlook.devices if last is not None and last.outlook is not None else frozenset()
+        found = None
+        if before and before <= candidates:  # else renewals could have it wait now here, now there
+            found = outlook(look.ground, waiting, look.held, look.now_ns, before)
+        if found is None:
+            found = outlook(look.ground, waiting, look.held, look.now_ns, candidates)
+        self._known[key] = _Known(look.ground.inventory, look.held, candidates, found)
+        return found
+
+    def _remember(self, look: _Look) -> None:
+        self._kept = tuple(look.kept)
+        self._standings = {
+            lease: Standing(position, look.earliest.get(lease))
+            for lease, position in positions(look.line).items()
+        }
+        self._known = {key: known for key, known in self._known.items() if key[0] in self._standings}
