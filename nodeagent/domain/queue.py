@@ -7,7 +7,7 @@ scheduling system", 1995), with one reservation for each group of devices.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nodeagent.domain.clock import SECOND_NS
@@ -104,13 +104,16 @@ class Ground:
         )
 
 
-def in_order(waiting: Iterable[Waiting], now_ns: int) -> list[Waiting]:
-    """By priority; then the first request of each owner before the second of any; then as they came."""
+def in_order(waiting: Iterable[Waiting], now_ns: int, served: Mapping[int, int] = {}) -> list[Waiting]:
+    """By priority; then each owner's first request before anybody's second, in rounds; then as they came.
+
+    *served*: by owner, the number of its last turn. So each other owner passes one at most once.
+    """
     turns: Counter[tuple[int, int]] = Counter()
     keyed = []
     for one in sorted(waiting, key=lambda one: one.lease):
         rank = one.rank(now_ns)
-        keyed.append(((rank, turns[rank, one.owner], one.lease), one))
+        keyed.append(((rank, turns[rank, one.owner], served.get(one.owner, 0), one.lease), one))
         turns[rank, one.owner] += 1
     return [one for _, one in sorted(keyed, key=lambda pair: pair[0])]
 
@@ -126,11 +129,17 @@ def positions(line: Iterable[tuple[int, frozenset[str]]]) -> dict[int, int]:
 
 
 def outlook(
-    ground: Ground, waiting: Waiting, held: Sequence[HeldSlice], now_ns: int, devices: Collection[str]
+    ground: Ground,
+    waiting: Waiting,
+    held: Sequence[HeldSlice],
+    now_ns: int,
+    devices: Collection[str],
+    enough: Callable[[], bool] = lambda: False,
 ) -> Outlook | None:
     """Where *waiting* goes on *devices* once others have ended: known ends first, then the oldest lease.
 
-    None where waiting does not help: what is quarantined has no end.
+    None where waiting does not help: what is quarantined has no end. Also when *enough* says so between two
+    searches, as a request can be made to be slow to place.
     """
     leaving = _leaving(held, now_ns)
     order = sorted(leaving, key=lambda lease: (leaving[lease] is None, leaving[lease] or 0, lease))
@@ -143,7 +152,9 @@ def outlook(
     placed = after(most)
     if placed is None:
         return None
-    while least < most:  # the fewest ends that are enough
+    while least < most:  # the fewest ends that will do
+        if enough():
+            return None
         middle = (least + most) // 2
         if (sooner := after(middle)) is None:
             least = middle + 1

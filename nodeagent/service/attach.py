@@ -99,8 +99,9 @@ class Attacher:
             lease = own_active(self._ledger, caller, lease_id)
             if lease.anchor.kind is not AnchorKind.TTL and ttl_seconds is None:
                 raise NotAllowed(f"lease {lease_id} is anchored by its {lease.anchor.kind}, not by time")
+            anchor = self._renewed(lease, ttl_seconds)
             with self._ledger.write(release=True) as tx:
-                tx.set_anchor(lease_id, self._renewed(lease, ttl_seconds))
+                tx.set_anchor(lease_id, anchor)
                 tx.event("renewed", uid=caller.uid, lease=lease_id)
         self._keep(lease_id)
         self._changes.announce(lease_id)

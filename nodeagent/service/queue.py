@@ -6,6 +6,7 @@ what new requests, renewals and readers go by until the next one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from nodeagent.domain.queue import (
     Reservation,
     Waiting,
     in_order,
+    leaves,
     outlook,
     positions,
     unkept,
@@ -28,6 +30,10 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.allowance import Allowance
 from nodeagent.service.survey import Survey
 
+REMEMBERED_EVENTS = 1000
+REMEMBERED_OWNERS = 4096
+SLOW_SECONDS = 0.5  # for one outlook
+SLOW_REST_NS = 60 * SECOND_NS  # that whoever asked for what takes longer gets none
 MOST_OUTLOOKS = 64  # worked out anew in one look: those further behind have none yet
 Kept = tuple[Reservation, ...]
 Attempt = Callable[[Lease, Kept], bool]  # grant it beside what is kept for those before it, if it fits
@@ -90,9 +96,13 @@ class Queue:
         self._owner_of = owner_of
         self._shared_cu_percent = shared_cu_percent
         self._allowance = Allowance(int(keep_seconds * SECOND_NS))
+        self._served: dict[int, int] | None = (
+            None  # by owner, the number of its last turn; None: not read yet
+        )
         self._kept: Kept = ()
         self._standings: Mapping[int, Standing] = {}
         self._known: dict[tuple[int, bool], _Known] = {}
+        self._slow: dict[int, int] = {}  # by owner, until when none of its outlooks is worked out
 
     def kept(self, request: Request, kind: HolderKind) -> Kept:
         """What is kept from a request that comes now."""
@@ -108,10 +118,16 @@ class Queue:
 
         0 where that is as long as it has already; None where nobody waits for it.
         """
+        passed = [one for one in self.kept(lease.request, lease.holder.kind) if one.waiting.lease < lease.id]
+        if not passed:
+            return None
+        ground = Ground(self._survey.inventory(), self._shared_cu_percent)
+        others = [one for one in self._ledger.held() if one.lease != lease.id]
+        its = [one.placed for one in lease.slices]
         starts = [
             one.outlook.starts_ns or 0
-            for one in self.kept(lease.request, lease.holder.kind)
-            if lease.id in one.outlook.ends and lease.id > one.waiting.lease
+            for one in passed
+            if lease.id in one.outlook.ends or not leaves(one, ground, others, its, None)
         ]
         return min(starts, default=None)
 
@@ -123,11 +139,12 @@ class Queue:
         if leases:
             ground = Ground(self._survey.inventory(), self._shared_cu_percent)
             look = _Look(now, ground, self._ledger.held())
-            for waiting in in_order(map(self._waiting, leases.values()), now):
+            for waiting in in_order(map(self._waiting, leases.values()), now, self._turns()):
                 guarded(partial(self._turn, look, waiting, leases[waiting.lease], attempt), waiting.lease)
             self._remember(look)
         else:
             self._kept, self._standings, self._known = (), {}, {}
+        self._slow = {owner: until for owner, until in self._slow.items() if now < until}
         bound = (one.waiting for one in self._kept if one.waiting.request.priority is not Priority.HIGH)
         self._allowance.keep({waiting.owner for waiting in bound})
 
@@ -136,11 +153,29 @@ class Queue:
             lease.id, self._owner_of(lease.holder.uid), lease.holder.kind, lease.request, lease.created_ns
         )
 
+    def _turns(self) -> dict[int, int]:
+        """By owner, the number of its last turn: after a start, those that the newest events tell of."""
+        if self._served is None:
+            self._served = {}
+            for event in self._ledger.events(limit=REMEMBERED_EVENTS, newest=True):
+                if event.kind == "granted" and event.uid is not None:
+                    self._serve(self._owner_of(event.uid))
+        return self._served
+
+    def _serve(self, owner: int) -> None:
+        served = self._turns()
+        last = next(reversed(served.values()), 0)
+        served.pop(owner, None)
+        served[owner] = last + 1
+        while len(served) > REMEMBERED_OWNERS:
+            del served[next(iter(served))]
+
     def _turn(self, look: _Look, waiting: Waiting, lease: Lease, attempt: Attempt) -> None:
         before = () if waiting.kind is HolderKind.SLURM else tuple(look.kept)
         if attempt(lease, before):
             self._kept = tuple(one for one in self._kept if one.waiting.lease != lease.id)
             look.held = self._ledger.held()
+            self._serve(waiting.owner)
             return
         look.line.append((lease.id, look.candidates_of(waiting)))
         devices = unkept(look.ground.inventory, look.kept)
@@ -167,13 +202,13 @@ class Queue:
     def _keeps_until(self, look: _Look, waiting: Waiting, lease: Lease, found: Outlook) -> int | None:
         """Until when devices are kept for *waiting*; None where none are.
 
-        None for who stands in its own way: it could end its own lease, and so could keep others out for ever.
+        None for who stands in its own way: it could end its own lease, and so keep others out for ever.
         """
-        if any(self._owner_of(one.uid) == waiting.owner and one.lease in found.ends for one in look.held):
-            return None
         wait_until = look.now_ns if lease.wait_until_ns is None else lease.wait_until_ns
         if waiting.request.priority is Priority.HIGH:
-            return wait_until
+            return wait_until  # an administrator's, or Slurm's
+        if any(one.lease in found.ends and self._owner_of(one.uid) == waiting.owner for one in look.held):
+            return None
         left = self._allowance.left_ns(waiting.owner)
         return min(wait_until, look.now_ns + left) if left else None
 
@@ -189,15 +224,22 @@ class Queue:
         )
         if last is not None and fresh:
             return last.outlook
-        if not candidates or look.outlooks >= MOST_OUTLOOKS:
+        slow = look.now_ns < self._slow.get(waiting.owner, 0)
+        if slow or not candidates or look.outlooks >= MOST_OUTLOOKS:
             return None
         look.outlooks += 1
         before = last.outlook.devices if last is not None and last.outlook is not None else frozenset()
-        found = None
+        began, found = time.monotonic(), None
+
+        def enough() -> bool:
+            return time.monotonic() - began > SLOW_SECONDS
+
         if before and before <= candidates:  # else renewals could have it wait now here, now there
-            found = outlook(look.ground, waiting, look.held, look.now_ns, before)
+            found = outlook(look.ground, waiting, look.held, look.now_ns, before, enough)
         if found is None:
-            found = outlook(look.ground, waiting, look.held, look.now_ns, candidates)
+            found = outlook(look.ground, waiting, look.held, look.now_ns, candidates, enough)
+        if enough():
+            self._slow[waiting.owner] = look.now_ns + SLOW_REST_NS
         self._known[key] = _Known(look.ground.inventory, look.held, candidates, found)
         return found
 

@@ -20,6 +20,7 @@ from nodeagent.domain.errors import (
 from nodeagent.domain.lease import Anchor, AnchorKind, HolderKind, LeaseState
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
+from nodeagent.service.queue import Standing
 
 SECOND_NS = 1_000_000_000
 
@@ -63,6 +64,22 @@ def test_a_queued_request_is_202(user, agent):
     answer = user.post("/v1/leases", json={"wait_seconds": 60})
     assert (answer.status_code, answer.json["state"]) == (202, "queued")
     assert answer.headers["Location"].endswith(str(answer.json["id"]))
+
+
+def test_one_who_waits_sees_its_place(user, agent):
+    """Position, earliest start and end of the wait, in lists too; a granted lease has none."""
+    agent.queues = True
+    lease = user.post("/v1/leases", json={"wait_seconds": 60}).json
+    assert lease["queue"]["position"] is None, "the queue was not looked at since"
+    agent.standings[lease["id"]] = Standing(2, 1_900 * SECOND_NS)
+    shown = user.get(f"/v1/leases/{lease['id']}").json
+    assert shown["queue"]["position"] == 2
+    assert shown["queue"]["earliest_at"] == "2027-01-15T08:15:00.000Z"
+    (listed,) = user.get("/v1/leases?state=queued").json["leases"]
+    assert listed["queue"] == shown["queue"]
+    agent.standings[lease["id"]] = Standing(1, 0)
+    assert user.get(f"/v1/leases/{lease['id']}").json["queue"]["earliest_at"] == "2027-01-15T08:00:00.000Z"
+    assert user.get(f"/v1/leases/{agent.add(1000).id}").json["queue"] is None
 
 
 def test_a_refusal_is_409_with_everything_to_act_on(user, agent, refusal):

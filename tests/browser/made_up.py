@@ -88,12 +88,20 @@ def lease(number: int, cus: str | None, **changes: Any) -> dict[str, Any]:
         "container": None,
         "request_id": None,
         "priority": "normal",
+        "queue": None,
         "created_at": "2031-05-04T10:00:00.000Z",
         "expires_at": "2031-05-04T12:00:00.000Z",
         "ended_at": None,
         "reason": None,
     }
     return {**made, **changes}
+
+
+LATER = "2031-05-04T11:00:00.000Z"
+
+
+def place(position: int, earliest: str | None = None) -> dict[str, Any]:
+    return {"position": position, "earliest_at": earliest, "gives_up_at": "2031-05-05T10:00:00.000Z"}
 
 
 def event(number: int, kind: str = "granted", **changes: Any) -> dict[str, Any]:
@@ -116,8 +124,8 @@ def a_busy_node() -> dict[str, Any]:
             state="failed",
             slice=unclean,
         ),
-        lease(1006, None, state="queued", slices=[], priority="low"),
-        lease(1007, None, state="queued", slices=[], priority="high"),
+        lease(1006, None, state="queued", slices=[], priority="low", queue=place(2)),
+        lease(1007, None, state="queued", slices=[], priority="high", queue=place(1, LATER)),
     ]
     first = device(free={"cus": 72, "vram_bytes": 33 << 30, "queue_slots": 2})
     return {

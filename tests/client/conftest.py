@@ -101,6 +101,7 @@ class FakeAgent:
     canned_grant: Reply | None = None
     grant_state: str = "active"
     grant_reason: str | None = None
+    grant_queue: dict[str, Any] | None = None
     environment: dict[str, str | None] = field(
         default_factory=lambda: {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": None}
     )
@@ -150,6 +151,7 @@ class FakeAgent:
                 return 200, lease, {}
         lease = self.add_lease(holder={**body["holder"], "uid": os.getuid()}, anchor=body["anchor"])
         lease.update(state=self.grant_state, request_id=body["request_id"], reason=self.grant_reason)
+        lease["queue"] = self.grant_queue
         if body["anchor"]["kind"] == "container" or body.get("cdi"):
             lease["container"] = {**CONTAINER, **self.container}
         return 201, lease, {}

@@ -26,6 +26,16 @@ def test_two_leases() -> None:
     assert bar([lease(7, "0-3"), lease(9, "8-11,14")]) == "aaaa····bbbb··b·"
 
 
+def test_a_place_in_the_queue() -> None:
+    """One who waits is told its turn and its earliest start, as far as the agent knows them."""
+    raw = {"id": 7, "state": "queued", "queue": {"position": 2, "earliest_at": "2031-05-04T10:00:00.000Z"}}
+    assert str(Lease.from_raw(raw).queue) == "number 2, not before 2031-05-04T10:00:00.000Z"
+    assert str(Lease.from_raw({**raw, "queue": {"position": 1}}).queue) == "next"
+    assert str(Lease.from_raw({**raw, "queue": {"position": None}}).queue) == ""
+    assert Lease.from_raw({**raw, "queue": None}).queue is None
+    assert Lease.from_raw({**raw, "queue": {"position": "\x1b"}}).queue.turn is None
+
+
 def test_quarantined() -> None:
     """A quarantined slice is an exclamation mark, also where it is only a part of a cell."""
     assert bar([lease(7, "0-3"), lease(9, "5", state="quarantined")], width=4) == "a!··"

@@ -200,6 +200,15 @@ def test_waiting_and_releasing_are_told_while_they_last(agent: Any, window: Any)
     assert "\r\x1b[Kgpulease: lease 1001 waits in the queue, 0 s\r\x1b[K" in grant.text
 
 
+def test_the_place_in_the_queue_is_told(agent: Any, window: Any) -> None:
+    """Whose turn it is, and since when at the earliest."""
+    agent.grant_state = "queued"
+    agent.grant_queue = {"position": 1, "earliest_at": "2031-05-04T10:00:00.000Z", "gives_up_at": None}
+    grant = window("grant", "--cu", "25%", "--wait", "1m")
+    assert grant.end() == 0
+    assert "waits in the queue, 0 s: next, not before 2031-05-04T10" in grant.text
+
+
 def test_what_is_told_commands_no_terminal(agent: Any, window: Any) -> None:
     """A reason that others wrote is escaped there, too."""
     agent.grant_state, agent.grant_reason = "queued", HOSTILE

@@ -167,8 +167,10 @@ class House:
             shared_cu_percent=25,
             timeout_seconds=timeout,
             measuring=self.measuring,
+            keep_seconds=settings.limits.keep_seconds,
         )
         self.journal, self.granter, self.releaser = leases.journal, leases.granter, leases.releaser
+        self.queue = leases.queue
         self.differences = Differences(
             self.ledger, clock, tree, None, (*filed, self.dock.files), self.sidecars
         )

@@ -56,6 +56,29 @@ class Slice:
 
 
 @dataclass(frozen=True)
+class Place:
+    """What a request that waits can expect. None: the agent does not know, or not yet."""
+
+    position: Optional[int]  # 1 is next
+    earliest_at: Optional[str]
+    gives_up_at: Optional[str]
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Place:
+        return cls(number(raw, "position"), text(raw, "earliest_at"), text(raw, "gives_up_at"))
+
+    @property
+    def turn(self) -> Optional[str]:
+        if self.position is None:
+            return None
+        return "next" if self.position == 1 else f"number {self.position}"
+
+    def __str__(self) -> str:
+        facts = (self.turn, f"not before {self.earliest_at}" if self.earliest_at else None)
+        return ", ".join(fact for fact in facts if fact)
+
+
+@dataclass(frozen=True)
 class Lease:
     """A lease. *environment* maps names to values, None meaning "unset"; None as a whole where masked."""
 
@@ -69,6 +92,7 @@ class Lease:
     denied: Optional[int]  # requests that the hook refused, as the lease's programs count
     environment: Optional[Mapping[str, Optional[str]]]
     cgroup: Optional[str]
+    queue: Optional[Place]  # while it waits
     created_at: Optional[str]
     expires_at: Optional[str]
     ended_at: Optional[str]
@@ -93,6 +117,7 @@ class Lease:
             denied=number(raw, "denied"),
             environment=_environment(raw),
             cgroup=text(raw, "cgroup"),
+            queue=Place.from_raw(mapping(raw, "queue")) if mapping(raw, "queue") else None,
             created_at=text(raw, "created_at"),
             expires_at=text(raw, "expires_at"),
             ended_at=text(raw, "ended_at"),

@@ -24,7 +24,8 @@ class Progress:
         if words is None or not self._screen.terminal:
             return
         seconds = int(time.monotonic() - self._started)
-        why = f": {lease.reason}" if lease.reason else ""
+        more = lease.reason or str(lease.queue or "")
+        why = f": {more}" if more else ""
         line = safe(f"gpulease: lease {lease.id} {words}, {seconds} s{why}")
         self._screen.command(_ANEW, line[: self._screen.columns - 1])
         self._screen.flush()

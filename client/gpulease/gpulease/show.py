@@ -98,7 +98,7 @@ def _legend(letter: Coloured, lease: Lease) -> tuple[object, ...]:
     return (
         letter,
         lease.id,
-        state("quarantined" if unclean else lease.state),
+        state("quarantined" if unclean else lease.state, lease.queue.turn if lease.queue else None),
         holder(lease),
         f"{granted}{effective}",
         vram,
@@ -169,6 +169,8 @@ def show_lease(screen: Screen, lease: Lease) -> None:
         "anchor": " ".join(f"{name}={value}" for name, value in lease.anchor.items() if value is not None),
         "guarantee": " ".join(f"{name}={value}" for name, value in lease.guarantee.items()),
         "cgroup": lease.cgroup,
+        "queue": str(lease.queue or ""),
+        "waits to": lease.queue.gives_up_at if lease.queue else None,
         "denied": f"{lease.denied} requests for more, as its programs count" if lease.denied else None,
         "created": lease.created_at,
         "ends": lease.expires_at,

@@ -314,16 +314,23 @@ function leaseTable(leases) {
   return table("Leases", titles, rows);
 }
 
-const PRIORITIES = ["high", "normal", "low"];
 
 function queueTable(waiting) {
-  const titles = ["Place", "Lease", "Holder", "Priority", "Since"];
+  const titles = ["Place", "Lease", "Holder", "Priority", "Since", "Not before"];
   if (known.caller.administrator) titles.push("Actions");
-  const rank = (lease) => Math.max(0, PRIORITIES.indexOf(lease.priority ?? "normal"));
-  const ordered = [...waiting].sort((one, other) => rank(one) - rank(other) || one.id - other.id);
-  const rows = ordered.map((lease, at) => ({
+  const place = (lease) => lease.queue?.position ?? Infinity; // not looked at yet: at the end
+  const ordered = [...waiting].sort((one, other) => place(one) - place(other) || one.id - other.id);
+  const rows = ordered.map((lease) => ({
     id: `lease-${lease.id}`,
-    cells: [String(at + 1), String(lease.id), holderOf(lease), foreign(lease.priority ?? "-"), moment(lease.created_at), leaseActions(lease)],
+    cells: [
+      String(lease.queue?.position ?? "-"),
+      String(lease.id),
+      holderOf(lease),
+      foreign(lease.priority ?? "-"),
+      moment(lease.created_at),
+      lease.queue?.earliest_at ? moment(lease.queue.earliest_at) : "-",
+      leaseActions(lease),
+    ],
   }));
   return table("Queue", titles, rows);
 }
