@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from gpulease.screen import safe
 
 
 def configure_logging(stream: TextIO | None = None) -> None:
     """Send what the agent and its libraries say to *stream* (stderr), one line each.
 
-    On a terminal as key=value, with values escaped by repr; else as JSON in ASCII, where a text can neither
-    end its line nor command who reads it.
+    On a terminal as key=value, else as JSON in ASCII: in neither can a text end its line, or command the
+    terminal of who reads it.
     """
     stream = sys.stderr if stream is None else stream
     shown = _for_people() if stream.isatty() else _for_programs()
@@ -38,7 +40,11 @@ def configure_logging(stream: TextIO | None = None) -> None:
 
 
 def _for_people() -> Sequence[Processor]:
-    return [structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False)]
+    return [_escaped, structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False)]
+
+
+def _escaped(_logger: WrappedLogger, _method: str, told: EventDict) -> EventDict:
+    return {name: safe(value) if isinstance(value, str) else value for name, value in told.items()}
 
 
 def _for_programs() -> Sequence[Processor]:

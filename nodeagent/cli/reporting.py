@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpulease.screen import safe
 from nodeagent import __version__
 from nodeagent import config as settings
 from nodeagent.adapters import machine
@@ -176,7 +177,7 @@ class Sources:
             raise OutsideFault(program, done.stderr.decode(errors="replace").strip()[:200])
         lines = done.stdout.decode(errors="replace").splitlines()
         mine = [line for line in lines if any(word in line for word in _DRIVER)][-MOST_LINES:]
-        return "\n".join(self.mask.text(line) for line in mine)
+        return "\n".join(safe(self.mask.text(line)) for line in mine)
 
     def _cgroups(self) -> str:
         """The agent's own cgroups, wherever they are, and what the kernel says of them."""
@@ -186,7 +187,8 @@ class Sources:
         ours = (path for path in all_paths(mount) if path.rpartition("/")[2].startswith(mine))
         lines: list[str] = []
         for _, path in zip(range(MOST_CGROUPS), ours, strict=False):
-            lines += [f"== {self.mask.text(path)}", *_figures(mount / path[1:])]
+            # Users name cgroups of their own, like ours too.
+            lines += [f"== {safe(self.mask.text(path))}", *_figures(mount / path[1:])]
         return "\n".join(lines)
 
 

@@ -14,8 +14,10 @@ _UIDS = frozenset({"uid", "uids", "gid", "charged_uid"})
 # What users chose, or what names their processes and containers.
 _TEXTS = frozenset({"holder_id", "request_id", "name", "comm", "command", "container", "containers", "words"})
 _SLICE = re.compile(r"\buser([-@])([0-9]+)")
-_UID = re.compile(r"\buid ([0-9]+)")
-_PROCESS = re.compile(r"\b([Pp]rocess|[Tt]hread|comm:?) \S+ (pid|tid|pid:|PID:?)")
+_UID = re.compile(r"(?i)\b(uid[ =:]+)([0-9]+)")
+# A program's name has up to 15 characters, of any kind, and stands first in the kernel's lines of its end.
+_PROCESS = re.compile(r"\b([Pp]rocess|[Tt]hread|comm:?|Comm:?) .{1,15}? (pid|tid|PID)\b")
+_ENDED = re.compile(r"(?:(?<=\] )|^)(traps: )?.{1,15}(?=\[[0-9]+\](?::| trap| general))")
 
 
 class Mask:
@@ -36,7 +38,8 @@ class Mask:
         if self._off:
             return text
         text = _SLICE.sub(lambda found: f"user{found[1]}{self.user(int(found[2]))}", text)
-        text = _UID.sub(lambda found: f"uid {self.user(int(found[1]))}", text)
+        text = _UID.sub(lambda found: f"{found[1]}{self.user(int(found[2]))}", text)
+        text = _ENDED.sub(rf"\1{MASKED}", text)
         return _PROCESS.sub(rf"\1 {MASKED} \2", text)
 
     def value(self, value: Any, key: str = "") -> Any:

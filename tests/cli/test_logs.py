@@ -71,3 +71,13 @@ def test_a_terminal_gets_plain_lines() -> None:
     configure_logging(stream)
     structlog.get_logger().info("serving", socket="/run/x")
     assert stream.getvalue() == "level=info event=serving socket=/run/x\n"
+
+
+def test_no_text_commands_the_terminal() -> None:
+    """What users chose is written out: controls, escape sequences, turned text; a trace stays a line, too."""
+    stream = Terminal()
+    configure_logging(stream)
+    structlog.get_logger().info("x", why="a\n\x1b[2J\x9b\u202e")
+    logging.getLogger("gunicorn.error").error("y %s", "\x1b[2J\nlevel=info")
+    assert stream.getvalue().replace("\n", "").isprintable()
+    assert len(stream.getvalue().splitlines()) == 2

@@ -212,6 +212,17 @@ def test_a_report_without_an_agent_has_what_the_disk_says(tmp_path: Path) -> Non
         assert "FAILED" in archive.extractfile("nodeagent-report/node.json").read().decode()
 
 
+def test_a_users_cgroup_commands_no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever reads the report sees names that users gave, and does not have them carried out."""
+    from nodeagent.cli import reporting
+
+    mine = reporting.stem(tmp_path)
+    (tmp_path / f"{mine}-\x1b[2J.slice").mkdir()
+    monkeypatch.setattr(reporting, "find_mount", lambda: tmp_path)
+    sources = reporting.Sources.of(None, None, tmp_path, events=0, full=True)
+    assert sources.parts()["cgroups.txt"]() == f"== /{mine}-\\x1b[2J.slice"
+
+
 # -- Slurm's word about the node ---------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodeagent.domain.masking import Mask
 
 
@@ -31,6 +33,23 @@ def test_the_kernels_word_for_a_program_is_masked() -> None:
     line = "amdgpu 0000:c1:00.0: [gfxhub] page fault, Process secret pid 7 thread secret2 pid 8"
     shown = Mask().text(line)
     assert "secret" not in shown and "pid 7" in shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:c1:00.0: amdgpu:  Process my secret one pid 7 thread my secret:cs0 pid 8",
+        "[Mon Nov 30 19:00:00 2026] my secret[4242]: segfault at 0 ip 0 sp 0 error 4 in libamdgpu.so[5+1]",
+        "[Mon Nov 30 19:00:00 2026] traps: my secret[4242] trap invalid opcode ip:5 sp:7 in amdgpu_top[5+1]",
+        "CPU: 3 PID: 77 Comm: my secret PID: 77 amdgpu",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/dmem,task_memcg=/x,pid=7,uid=31337",
+        "Killed process 7, UID:31337 dmem",
+    ],
+)
+def test_a_name_with_spaces_is_masked_and_a_uid_in_any_spelling(line: str) -> None:
+    """As programs may be called what they like, and as each part of the kernel writes it."""
+    shown = Mask().text(line)
+    assert "secret" not in shown and "31337" not in shown
 
 
 def test_off_it_changes_nothing() -> None:
