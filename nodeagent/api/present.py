@@ -288,6 +288,8 @@ class Presenter:
         # Without a ttl a deadline is only that for the holder to appear.
         if lease.state in ENDED or not lease.anchor.armed or lease.anchor.ttl_seconds is None:
             return None
+        if lease.state is LeaseState.QUEUED:
+            return None  # its time counts from its start
         return self._at(lease.anchor.deadline_ns)
 
     def _at(self, boot_ns: int | None) -> str | None:

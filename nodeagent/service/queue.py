@@ -32,9 +32,9 @@ from nodeagent.service.survey import Survey
 
 REMEMBERED_EVENTS = 1000
 REMEMBERED_OWNERS = 4096
-SLOW_SECONDS = 0.5  # for one outlook
+LOOK_SECONDS = 1.0  # of this thread, for all outlooks of one look: those further back keep their last one
+SLOW_SECONDS = 0.5  # the same for one
 SLOW_REST_NS = 60 * SECOND_NS  # that whoever asked for what takes longer gets none
-MOST_OUTLOOKS = 64  # worked out anew in one look: those further behind have none yet
 Kept = tuple[Reservation, ...]
 Attempt = Callable[[Lease, Kept], bool]  # grant it beside what is kept for those before it, if it fits
 Guarded = Callable[[Callable[[], object], int], None]  # a fault of one lease is no other's
@@ -59,7 +59,7 @@ class _Look:
     kept: list[Reservation] = field(default_factory=list)
     line: list[tuple[int, frozenset[str]]] = field(default_factory=list)
     earliest: dict[int, int | None] = field(default_factory=dict)
-    outlooks: int = 0
+    seconds: float = 0.0  # spent on outlooks
 
     def candidates_of(self, waiting: Waiting) -> frozenset[str]:
         asked = (waiting.request, waiting.kind)
@@ -224,20 +224,21 @@ class Queue:
         )
         if last is not None and fresh:
             return last.outlook
-        slow = look.now_ns < self._slow.get(waiting.owner, 0)
-        if slow or not candidates or look.outlooks >= MOST_OUTLOOKS:
+        if not candidates or look.now_ns < self._slow.get(waiting.owner, 0):
             return None
-        look.outlooks += 1
         before = last.outlook.devices if last is not None and last.outlook is not None else frozenset()
-        began, found = time.monotonic(), None
+        if look.seconds > LOOK_SECONDS:
+            return last.outlook if last is not None and before <= candidates else None
+        began, found = time.thread_time(), None
 
         def enough() -> bool:
-            return time.monotonic() - began > SLOW_SECONDS
+            return time.thread_time() - began > SLOW_SECONDS
 
         if before and before <= candidates:  # else renewals could have it wait now here, now there
             found = outlook(look.ground, waiting, look.held, look.now_ns, before, enough)
         if found is None:
             found = outlook(look.ground, waiting, look.held, look.now_ns, candidates, enough)
+        look.seconds += time.thread_time() - began
         if enough():
             self._slow[waiting.owner] = look.now_ns + SLOW_REST_NS
         self._known[key] = _Known(look.ground.inventory, look.held, candidates, found)

@@ -10,6 +10,7 @@ from nodeagent.config import Limits
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Priority, Request, SliceRequest
+from nodeagent.service import queue
 from nodeagent.service.orders import Granted, Queued
 
 ENDLESS = {"anchor": AnchorKind.EXTERNAL}
@@ -245,3 +246,21 @@ def test_those_who_left_keep_nothing(house: House) -> None:
     house.look()
     assert isinstance(ask(house, cus=8), Granted)
     assert standing(house, large) is None
+
+
+def test_who_is_slow_to_place_delays_nobody(house: House, clock: TurnedClock, monkeypatch) -> None:
+    """For a request that takes long to search for nothing is kept, and those behind it have their turn."""
+    half(house)
+    slow = house.grant(user(1000), **WHOLE, wait=3000)
+    behind = house.grant(user(1001), **WHOLE, wait=3000)
+    times = iter((0.0,))
+    monkeypatch.setattr(queue.time, "thread_time", lambda: next(times, queue.SLOW_SECONDS + 0.1))
+    house.look()
+    monkeypatch.undo()
+    urgent = Request((SliceRequest(cus=8),), priority=Priority.HIGH)
+    for seconds, kept in ((59, behind), (1, slow)):
+        assert [one.waiting.lease for one in house.queue.kept(Request(), HolderKind.CLIENT)] == [behind.id]
+        house.grant(admin(), request=urgent, **ENDLESS)  # what was known is old
+        clock.turn(seconds)
+        house.look()
+        assert [one.waiting.lease for one in house.queue.kept(Request(), HolderKind.CLIENT)] == [kept.id]
