@@ -40,7 +40,7 @@ _FILTERS = (
         _HOLDER_PATTERN,
         "Only leases of this holder, as kind:id; others than administrators find their own.",
     ),
-    moment("since", "Only leases created at or after this time."),
+    moment("since", "Only leases created then or later; others than administrators find their own."),
     moment("ended_since", "Only leases that ended at or after this time."),
     AFTER,
     LIMIT,
@@ -277,15 +277,16 @@ class LeaseRoutes:
 
 
 def _uid_filter(query: Mapping[str, int | None], viewer: Viewer) -> int | None:
-    """A filter must not tell what masking hides: whose a lease is, and its holder's name."""
+    """A filter must not tell what masking hides: whose a lease is, its holder's name, when it began."""
     caller, uid = viewer.caller, query["user"]
     if caller.administrator or viewer.open:
         return uid
-    if owns_nothing(caller) and (uid is not None or query["holder"] is not None):
+    hidden = query["holder"] is not None or query["since"] is not None
+    if owns_nothing(caller) and (uid is not None or hidden):
         raise NotAllowed("root of another namespace has no leases here")
     if uid not in (None, caller.uid):
         raise NotAllowed("user: another user's leases are for administrators")
-    return caller.uid if query["holder"] is not None else uid
+    return caller.uid if hidden else uid
 
 
 def _holder(text: str) -> tuple[HolderKind, str]:

@@ -202,6 +202,16 @@ def test_the_holder_filter_finds_ones_own(client_of, agent):
     assert client_of(0).get("/v1/leases?holder=client:trainer&user=1000").json["leases"] != []
 
 
+@pytest.mark.parametrize("query", ["since=2000-01-01T00:00:00Z", "holder=client:trainer"])
+def test_what_is_hidden_is_asked_of_ones_own_alone(client_of, agent, query):
+    """When another's lease began is not found out by trying times, as who holds it is not by names."""
+    agent.add(1000)
+    client_of(1001).get(f"/v1/leases?{query}")
+    assert agent.calls[-1][1]["uid"] == 1001
+    client_of(0).get(f"/v1/leases?{query}")
+    assert agent.calls[-1][1]["uid"] is None
+
+
 def test_filters_reach_the_agent_as_types(root, agent):
     """States, holder, time and cursor arrive as the service knows them."""
     assert root.get(
