@@ -185,6 +185,14 @@ def test_show_tells_what_programs_say(agent: Any, gpulease: Any) -> None:
     assert "denied    3 requests for more" in shown
 
 
+def test_show_tells_when_a_lease_ended(agent: Any, gpulease: Any) -> None:
+    """An ended lease says when it ended, not when it would have."""
+    times = {"expires_at": "2031-05-04T13:00:00Z", "ended_at": "2031-05-04T12:00:00Z"}
+    agent.add_lease(state="released", **times)
+    shown = gpulease("show", "1001").stdout
+    assert "  ended     2031-05-04T12:00:00Z\n" in shown and "  ends " not in shown
+
+
 def test_a_whole_device_is_said(gpulease: Any) -> None:
     """A grant that names no size says that it takes a whole device."""
     assert "taking a whole device, exclusively" in gpulease("grant").stderr

@@ -72,7 +72,10 @@ def build_parser(with_engines: bool = True) -> Parser:
     _add_running(command)
     _add_engines(command, with_engines)
     script = command("completion", "a script that completes these commands in a shell")
-    script.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that is to read it")
+    shells = ("bash", "zsh", "fish")
+    script.add_argument(
+        "shell", choices=shells, metavar="|".join(shells), help="the shell that is to read it"
+    )
     return parser
 
 

@@ -173,7 +173,8 @@ def show_lease(screen: Screen, lease: Lease) -> None:
         "waits to": lease.queue.gives_up_at if lease.queue else None,
         "denied": f"{lease.denied} requests for more, as its programs count" if lease.denied else None,
         "created": lease.created_at,
-        "ends": lease.expires_at,
+        "ends": None if lease.ended_at else lease.expires_at,
+        "ended": lease.ended_at,
     }
     for name, value in facts.items():
         if value:
@@ -182,7 +183,8 @@ def show_lease(screen: Screen, lease: Lease) -> None:
         screen.line(
             f"  slice     {one.device}: {_known(one.cu_count)} CUs ({one.cus or 'which ones is not shown'}), "
             f"asked {_known(one.cu_requested)}, effective {_known(one.effective_cus)} (by model); "
-            f"{human_size(one.vram_bytes)}{_told(one)}; {_known(one.queue_slots)} queue slots; "
+            f"{human_size(one.vram_bytes)}{_told(one)}; {_known(one.queue_slots)} "
+            f"queue slot{'' if one.queue_slots == 1 else 's'}; "
             f"{one.state or '?'}"
         )
     for variable, setting in (lease.environment or {}).items():
