@@ -45,7 +45,7 @@ def audit(
 
     left = ended(done.lease, state)
     if as_json:
-        click.echo(json.dumps({**asdict(done), "left": left}, indent=2, ensure_ascii=False))
+        click.echo(json.dumps({**asdict(done), "left": left}, indent=2))
     else:
         for line in lines(done, left):
             click.echo(line)

@@ -32,7 +32,7 @@ def doctor(
     findings = findings_of(config_path, socket=socket, state_dir=state_dir)
     shown = [one for one in findings if not quiet or one.level is not Level.OK]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in shown], indent=2, ensure_ascii=False))
+        click.echo(json.dumps([asdict(one) for one in shown], indent=2))
     else:
         for one in shown:
             click.echo(line(one))
