@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from nodeagent.cli.options import SOCKET, duration
+from nodeagent.cli.options import SOCKET, WARN, duration
 
 
 @click.command()
@@ -30,13 +31,17 @@ def drain(
 @click.argument("device", required=False)
 @click.option("--all", "every", is_flag=True, help="The node's drain, and that of every device.")
 def undrain(socket: Path | None, device: str | None, every: bool) -> None:
-    """Grant on DEVICE again."""
-    _each(socket, device, every, "undrain", {})
+    """Grant on DEVICE again; exit 1 where the node's own drain still keeps it."""
+    states = _each(socket, device, every, "undrain", {})
+    if "draining" in states:
+        click.echo("the whole node is drained: `nodeagent undrain --all` ends that", err=True)
+        sys.exit(WARN)
 
 
 def _each(
     socket: Path | None, device: str | None, every: bool, verb: str, body: dict[str, str | int | None]
-) -> None:
+) -> set[str]:
+    """Drain or undrain; the states that the devices are in after that."""
     from gpulease.errors import UsageError
     from gpulease.screen import safe
     from nodeagent.cli.asking import ask, devices_meant, on_device
@@ -53,3 +58,4 @@ def _each(
     for one in answers:
         why = f": {one['reason']}" if one["reason"] else ""
         click.echo(safe(f"{one['device']}: {one['state']}{why}"))
+    return {one["state"] for one in answers}

@@ -100,6 +100,8 @@ def test_a_drain_shows_everywhere(served: Served) -> None:
     assert "node draining" in served.run("health").stdout
     told = json.loads(served.run("status", "--json").stdout)
     assert told["drains"][0]["reason"] == "power" and len(told["devices"]) == 2 and told["quarantined"] == []
+    done = served.run("undrain", told["devices"][0]["device"])
+    assert done.returncode == 1 and "the whole node is drained" in done.stderr
     assert served.run("undrain", "--all").stdout.count(": healthy") == 2
     assert served.run("drain").returncode == 2
     assert served.run("drain", "--all", "--until", "soon").returncode == 2
