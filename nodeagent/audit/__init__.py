@@ -55,9 +55,17 @@ def audit(
             *(_interpreter(uid), str(place / ATTEMPTS.name), str(dev), _named(devices)),
         ]
         said = _ran(words, socket, place, uid, dev)
-    told = json.loads(said)
-    stated = Memory(told["guarantee"]["memory"])
-    return Audit(told["lease"], uid, told["guarantee"], judge(stated, told["outcomes"]))
+    return _read(said, uid)
+
+
+def _read(said: str, uid: int) -> Audit:
+    """What the program printed, which the user's other processes could have meddled with."""
+    try:
+        told = json.loads(said)
+        stated = Memory(told["guarantee"]["memory"])
+        return Audit(int(told["lease"]), uid, told["guarantee"], judge(stated, told["outcomes"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise OutsideFault("the attempts", f"what uid {uid}'s program printed cannot be read") from None
 
 
 def ended(lease: int, state: Callable[[int], str | None]) -> str | None:
@@ -94,7 +102,12 @@ def _ran(words: Sequence[str], socket: Path, place: Path, uid: int, dev: Path) -
         done = subprocess.run(
             words,
             cwd="/",
-            env={"PATH": _PATH, "GPULEASE_SOCKET": str(socket), "PYTHONPATH": str(place)},
+            env={
+                "PATH": _PATH,
+                "GPULEASE_SOCKET": str(socket),
+                "PYTHONPATH": str(place),
+                "PYTHONNOUSERSITE": "1",  # what the user keeps there would speak for what was tried
+            },
             capture_output=True,
             text=True,
             timeout=_SECONDS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpulease.screen import safe
-from nodeagent.cli.options import OK, SOCKET, WARN
+from nodeagent.cli.options import OK, SOCKET, WARN, dump
 
 if TYPE_CHECKING:
     from nodeagent.audit import Audit
@@ -45,7 +44,7 @@ def audit(
 
     left = ended(done.lease, state)
     if as_json:
-        click.echo(json.dumps({**asdict(done), "left": left}, indent=2))
+        click.echo(dump({**asdict(done), "left": left}))
     else:
         for line in lines(done, left):
             click.echo(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nodeagent.cli.options import CONFIG, SOCKET, STATE_DIR
+from nodeagent.cli.options import CONFIG, SOCKET, STATE_DIR, dump
 
 if TYPE_CHECKING:
     from nodeagent.domain.doctor import Finding
@@ -32,7 +31,7 @@ def doctor(
     findings = findings_of(config_path, socket=socket, state_dir=state_dir)
     shown = [one for one in findings if not quiet or one.level is not Level.OK]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in shown], indent=2))
+        click.echo(dump([asdict(one) for one in shown]))
     else:
         for one in shown:
             click.echo(line(one))

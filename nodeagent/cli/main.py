@@ -19,7 +19,7 @@ from nodeagent.cli.doctor import doctor
 from nodeagent.cli.drains import drain, undrain
 from nodeagent.cli.health import health
 from nodeagent.cli.metrics import metrics
-from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN
+from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN, dump
 from nodeagent.cli.partition import partition
 from nodeagent.cli.plugin import docker_plugin
 from nodeagent.cli.report import report
@@ -216,13 +216,6 @@ def ledger(config_path: Path | None, state_dir: Path | None) -> Path:
             "no such directory: the agent makes it at its first start, else name it by --state-dir",
         )
     return path
-
-
-def dump(body: object) -> str:
-    """JSON as the API sends it, indented."""
-    import json
-
-    return json.dumps(body, indent=2, ensure_ascii=False)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands take."""
+"""Options that several commands take, and what they do."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def duration(_context: click.Context, _option: click.Parameter, text: str | None
         return None if text is None else parse_duration(text)
     except ValueError as wrong:
         raise click.BadParameter(str(wrong)) from None
+
+
+def dump(body: object) -> str:
+    """JSON as the API sends it, indented; in ASCII, so that no user's text commands a terminal."""
+    import json
+
+    return json.dumps(body, indent=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, WARN
+from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, WARN, dump
 
 YES = click.option("--yes", is_flag=True, help="Do not ask first.")
 
@@ -27,7 +27,6 @@ def partition(context: click.Context, socket: Path | None, as_json: bool) -> Non
 @JSON
 def show(socket: Path | None, as_json: bool) -> None:
     """Each card with the modes that it has and can take."""
-    from nodeagent.cli.main import dump
     from nodeagent.cli.partitioning import answer, card_lines
 
     found = answer(socket)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from nodeagent.cli.options import JSON, SOCKET
+from nodeagent.cli.options import JSON, SOCKET, dump
 
 
 @click.command()
@@ -14,9 +14,7 @@ from nodeagent.cli.options import JSON, SOCKET
 @JSON
 def status(socket: Path | None, as_json: bool) -> None:
     """The node for its administrator: what is enforced, what is in use, what waits for somebody to look."""
-    import json
-
     from nodeagent.cli.overview import Overview, lines
 
     found = Overview.asked(socket)
-    click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False) if as_json else lines(found))
+    click.echo(dump(found.to_json()) if as_json else lines(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ import nodeagent.cli.asking
 from nodeagent.audit import Audit
 from nodeagent.cli.audit import audit
 from nodeagent.domain.audit import Level, Outcome
+from nodeagent.domain.errors import OutsideFault
 
 
 def test_what_a_users_program_told_commands_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +29,11 @@ def test_what_a_users_program_told_commands_no_terminal(monkeypatch: pytest.Monk
         shown = CliRunner().invoke(audit, words).output
         assert shown and shown.replace("\n", "").isprintable()
     assert json.loads(CliRunner().invoke(audit, ["--json"]).output)["guarantee"] == {"memory": hostile}
+
+
+@pytest.mark.parametrize("said", ["", "[]", '{"lease": "x"}', '{"lease": 1, "guarantee": {"memory": "all"}}'])
+def test_what_a_users_program_told_may_be_anything(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """What cannot be read is a fault that names the user, and judged as nothing else."""
+    monkeypatch.setattr(nodeagent.audit, "_ran", lambda *_words: said)
+    with pytest.raises(OutsideFault, match="uid 12345's program"):
+        nodeagent.audit.audit(Path("/run/none"), [], uid=12345)
