@@ -26,17 +26,12 @@ from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.systemd import find_systemd
 from nodeagent.adapters.uevents import UeventSocket
-from nodeagent.api.app import ApiSettings, create_app
-from nodeagent.api.browsers import LOOPBACK, BrowserCheck
-from nodeagent.api.waits import WaitingRoom
-from nodeagent.api.web import WebSettings
 from nodeagent.domain.baseline import Baseline
 from nodeagent.domain.endpoint import Endpoint
-from nodeagent.domain.guarantee import Memory, Requirement
 from nodeagent.ledger.boot_file import BootFile
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
-from nodeagent.service.anchoring import AnchorLimits, Anchors
+from nodeagent.service.anchoring import Anchors
 from nodeagent.service.baselines import Baselines, IdleUse
 from nodeagent.service.bearers import Bearers
 from nodeagent.service.containers import Containers
@@ -49,14 +44,14 @@ from nodeagent.service.measuring import Measuring
 from nodeagent.service.ownership import Ownership
 from nodeagent.service.partitioning import Partitioning
 from nodeagent.service.plan import Planner
-from nodeagent.service.quotas import QuotaLimits, Quotas
+from nodeagent.service.quotas import Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source, Uevents
 from nodeagent.service.upkeep import Upkeep
-from nodeagent.service.watch import Watch, WatchPolicy
-from nodeagent.wiring.callers import identifier
+from nodeagent.service.watch import Watch
+from nodeagent.wiring.api import build_api
 from nodeagent.wiring.container_looks import ContainerUses, build_container_uses
 from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.enforcement import build_enforcement, foreign_stop
@@ -67,6 +62,7 @@ from nodeagent.wiring.life import Life
 from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node, figures, slurm_conf, used_bytes
 from nodeagent.wiring.partitions import build_partitioning, build_switches
+from nodeagent.wiring.policies import anchor_limits, floor, quota_limits, watch_policy
 from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
 from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
 from nodeagent.wiring.web import build_web
@@ -128,7 +124,7 @@ def build(
             no_tree,
             tiers.means,
             clock,
-            _floor(config),
+            floor(config),
             tiers.doors,
             dock.engines.elsewhere,
         ),
@@ -168,7 +164,7 @@ def build(
     threads = tuple(watches.values())
     life = Life(base, leases, reconciler, watch, baselines, sidecars, directories, threads, node.machine)
     web = build_web(config.web)
-    app = _app(config, agent, clock, web)
+    app = build_api(config, agent, clock, web)
     endpoint = web.endpoint if web else None
     return Built(agent, app, base.ledger, reconciler, life.start, life.stop, tiers.open_up, endpoint)
 
@@ -297,8 +293,8 @@ def _base(
             owned,
             build_switches(config, clock),
         ),
-        Anchors(_anchor_limits(config), clock, tree, bearers),
-        Quotas(_quota_limits(config), clock, Subuids().owner),
+        Anchors(anchor_limits(config), clock, tree, bearers),
+        Quotas(quota_limits(config), clock, Subuids().owner),
         enforcement,
     )
 
@@ -328,27 +324,11 @@ def _watch(
         tiers.dmem,
         figures(node, dock.mounts),
         foreign,
-        _watch_policy(config),
+        watch_policy(config),
         [measuring, upkeep, idle_use],
         foreign_stop(config, dock, base.ledger, base.enforcement),
         measuring.note_over,
         base.enforcement.bypassed,
-    )
-
-
-def _app(config: settings.Config, agent: Agent, clock: SystemClock, web: WebSettings | None) -> Flask:
-    return create_app(
-        agent,
-        identifier(settings.gid_of(config.server.admin_group)),
-        ApiSettings(
-            clock,
-            __version__,
-            leases_open=config.privacy.leases == "open",
-            waiting=WaitingRoom(owner_of=Subuids().owner),
-            web=web,
-            lease_metrics=config.metrics.leases,
-            browsers=BrowserCheck(LOOPBACK | (web.names if web else frozenset())),
-        ),
     )
 
 
@@ -360,24 +340,3 @@ def _cgroups(name: str) -> tuple[CgroupTree | None, str | None]:
     tree = CgroupTree(mount, name)
     why = tree.writable()
     return (tree, None) if why is None else (None, f"{why}: leases are held by process")
-
-
-def _floor(config: settings.Config) -> Requirement:
-    return Requirement(memory=Memory(config.guarantee.memory))
-
-
-def _watch_policy(config: settings.Config) -> WatchPolicy:
-    watch = config.watch
-    return WatchPolicy(
-        watch.seconds, watch.on_overuse == "kill", watch.tolerance_percent, watch.stalled_seconds
-    )
-
-
-def _anchor_limits(config: settings.Config) -> AnchorLimits:
-    defaults = config.defaults
-    return AnchorLimits(defaults.ttl_seconds, defaults.max_ttl_seconds, defaults.start_seconds)
-
-
-def _quota_limits(config: settings.Config) -> QuotaLimits:
-    limits = config.limits
-    return QuotaLimits(limits.live_leases, limits.queued_leases, limits.grants_per_second)
