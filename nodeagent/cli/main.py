@@ -93,11 +93,12 @@ def config_check(config_path: Path | None) -> None:
 @config.command("show")
 @CONFIG
 def config_show(config_path: Path | None) -> None:
-    """Print the settings in force, with what each is for."""
+    """Print the settings in force, with what each is for, and those that the file set with its name."""
     from nodeagent import config as settings
 
-    current, complaints = settings.check(config_path or settings.DEFAULT_PATH)
-    click.echo(settings.render(current))
+    path = config_path or settings.DEFAULT_PATH
+    current, complaints = settings.check(path)
+    click.echo(settings.render(current, path))
     for complaint in complaints:
         click.echo(f"ignored: {complaint}", err=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from nodeagent.config.sections import Config
@@ -16,14 +18,15 @@ def keys() -> dict[str, tuple[Any, str]]:
     }
 
 
-def render(config: Config) -> str:
-    """*config* as TOML, each key with what it is for."""
+def render(config: Config, source: Path | None = None) -> str:
+    """*config* as TOML, each key with what it is for; what *source* set, and no default, names it."""
     lines: list[str] = []
     for section in Config.model_fields:
         lines.append(f"[{section}]")
         table = getattr(config, section)
         for name, field in type(table).model_fields.items():
-            lines += [f"# {field.description}", f"{name} = {_toml(getattr(table, name))}"]
+            origin = f"  # from {source}" if source and name in table.model_fields_set else ""
+            lines += [f"# {field.description}", f"{name} = {_toml(getattr(table, name))}{origin}"]
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -36,4 +39,8 @@ def _toml(value: object) -> str:
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return str(value) if isinstance(value, int | float) and not isinstance(value, str) else f'"{value}"'
+    if isinstance(value, int | float):
+        return str(value)
+    return json.dumps(
+        str(value), ensure_ascii=False
+    )  # a TOML string, but for pairs of surrogates

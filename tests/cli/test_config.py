@@ -139,6 +139,17 @@ def test_show_prints_what_check_reads(tmp_path: Path) -> None:
     assert config.check(written(tmp_path, shown)) == (config.Config(), [])
 
 
+def test_show_names_where_a_value_comes_from(tmp_path: Path) -> None:
+    """What the file sets, be it the default, has the file's name behind it; nothing else has one."""
+    path = written(tmp_path, '[server]\nthreads = 16\n[slurm]\ngres_conf = "/a \\"b\\" \\\\c"\n')
+    shown = CliRunner().invoke(cli, ["config", "show", "--config", str(path)]).output
+    assert [line for line in shown.splitlines() if " # from " in line] == [
+        f"threads = 16  # from {path}",
+        f'gres_conf = "/a \\"b\\" \\\\c"  # from {path}',
+    ]
+    assert tomllib.loads(shown)["slurm"]["gres_conf"] == '/a "b" \\c'
+
+
 def test_check_fails_on_a_wrong_key(tmp_path: Path) -> None:
     """`config check` exits 2 and names the key."""
     path = written(tmp_path, "[servers]\n")
