@@ -41,6 +41,4 @@ def _toml(value: object) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, int | float):
         return str(value)
-    return json.dumps(
-        str(value), ensure_ascii=False
-    )  # a TOML string, but for pairs of surrogates
+    return json.dumps(str(value), ensure_ascii=False)  # a TOML string, but for pairs of surrogates
