@@ -96,11 +96,12 @@ def _held_once(ledger: Ledger) -> Iterator[str]:
         if len(holders) > 1:
             yield f"double grant: CU {cu} of {device} is held by leases {holders}"
     for pool, used in held.bytes.items():
-        if used > ledger.pools[pool]:
-            yield f"double grant: {used} bytes of {pool} are held, {ledger.pools[pool]} may be"
+        may = ledger.pools.get(pool, 0)  # a slice of no pool is damage, and told as that
+        if used > may:
+            yield f"double grant: {used} bytes of {pool} are held, {may} may be"
     for here, slots in held.slots.items():
-        if slots > ledger.slots[here]:
-            yield f"double grant: {slots} queue slots of {here[0]} are held of {ledger.slots[here]}"
+        if slots > (may := ledger.slots.get(here, 0)):
+            yield f"double grant: {slots} queue slots of {here[0]} are held of {may}"
     if set(ledger.held) != set(held.cus):
         yield f"the CUs that are held are not those of the slices: {len(ledger.held)}, {len(held.cus)}"
 

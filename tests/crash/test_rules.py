@@ -63,6 +63,8 @@ WRONG = {
     "a cgroup of a free slice": (ledger(FREE), outside(7), "lease 7 has changes outside and its slices"),
     "a cgroup of no lease": (ledger(), outside(7), "lease 7 has changes outside and is not"),
     "a damaged database": (replace(ledger(), damage=("torn",)), outside(uids=frozenset()), "torn"),
+    "a slice of no pool": (replace(ledger(LEASE), pools={}), outside(7), "double grant: 107"),
+    "a slice of no device": (replace(ledger(LEASE), slots={}), outside(7), "double grant: 1 q"),
     "a lease in between": (ledger(replace(LEASE, state="releasing")), outside(7), "lease 7 is releasing"),
     "a quarantine": (ledger(replace(LEASE, state="failed")), outside(7), "lease 7 is failed"),
     "no cgroup": (ledger(LEASE), replace(outside(7), cgroups={}), "lease 7 is active without the cgroup"),
