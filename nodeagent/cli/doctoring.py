@@ -12,7 +12,7 @@ import structlog
 from nodeagent import config as settings
 from nodeagent.adapters.uevents import UeventSocket
 from nodeagent.cli.asking import ask
-from nodeagent.cli.healing import look as health_of
+from nodeagent.cli.health_check import look as health_of
 from nodeagent.cli.slurming import examine as slurm_findings
 from nodeagent.doctor import Scene, look
 from nodeagent.domain.doctor import Finding

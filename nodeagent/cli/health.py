@@ -20,7 +20,7 @@ from nodeagent.cli.options import NODE, SOCKET
 def health(socket: Path | None, node: str | None, nagios: bool, drain_node: bool) -> None:
     """One line; exit 0 well, 1 no new leases, 2 not answering."""
     from gpulease.screen import safe
-    from nodeagent.cli.healing import follow, look
+    from nodeagent.cli.health_check import follow, look
 
     found = look(socket, devices=nagios)
     line, code = found.nagios() if nagios else (found.line, int(found.state))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpulease.transport import Transport
-from nodeagent.cli import healing
+from nodeagent.cli import health_check
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.health import of_node, silent
 from nodeagent.wiring.state import stem
@@ -237,8 +237,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     program.chmod(0o755)
     (tmp_path / "shown").write_text("NodeName=n0 State=IDLE ThreadsPerCore=1\n")
-    monkeypatch.setattr(healing, "SCONTROL", (str(program),))
-    monkeypatch.setattr(healing, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(health_check, "SCONTROL", (str(program),))
+    monkeypatch.setattr(health_check, "PATIENCE_SECONDS", 0.0)
     return tmp_path
 
 
@@ -248,36 +248,36 @@ WELL = of_node({"ready": True, "reason": None, "machine": "m", "version": "1"})
 def test_a_node_is_drained_and_resumed_by_its_own_reason_alone(slurm: Path) -> None:
     """Drained once; resumed only where the reason is still ours."""
     sick = silent("x\nState=IDLE\x1b", None)
-    assert healing.follow(None, sick, "n0") == "slurm: n0 drained"
+    assert health_check.follow(None, sick, "n0") == "slurm: n0 drained"
     assert (slurm / "told").read_text() == (
         "update NodeName=n0 State=DRAIN Reason=nodeagent: not answering: x?State=IDLE?\n"
     )
     (slurm / "shown").write_text("NodeName=n0 State=IDLE+DRAIN Reason=nodeagent: not answering [root@x]\n")
-    assert healing.follow(None, sick, "n0") == "slurm: n0 is drained already"
-    assert healing.follow(None, WELL, "n0") == "slurm: n0 resumed"
+    assert health_check.follow(None, sick, "n0") == "slurm: n0 is drained already"
+    assert health_check.follow(None, WELL, "n0") == "slurm: n0 resumed"
     assert (slurm / "told").read_text().splitlines()[-1] == "update NodeName=n0 State=RESUME"
     (slurm / "shown").write_text("NodeName=n0 State=IDLE+DRAIN Reason=fan broken [root@x]\n")
-    assert healing.follow(None, WELL, "n0") == "slurm: nothing to do"
+    assert health_check.follow(None, WELL, "n0") == "slurm: nothing to do"
     (slurm / "shown").write_text("NodeName=n0 State=ALLOCATED ThreadsPerCore=1\n")
-    assert healing.follow(None, WELL, "n0") == "slurm: nothing to do"
+    assert health_check.follow(None, WELL, "n0") == "slurm: nothing to do"
 
 
 def test_an_agent_that_comes_back_drains_no_node(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As while it is upgraded."""
-    monkeypatch.setattr(healing, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(healing, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(healing, "look", lambda socket: WELL)
-    assert healing.follow(None, silent("away", None), "n0") == "slurm: nothing to do"
+    monkeypatch.setattr(health_check, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(health_check, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(health_check, "look", lambda socket: WELL)
+    assert health_check.follow(None, silent("away", None), "n0") == "slurm: nothing to do"
     assert not (slurm / "told").exists()
 
 
 def test_slurm_that_says_no_is_a_fault(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So is a name that is no node's."""
     with pytest.raises(OutsideFault, match="--node"):
-        healing.follow(None, WELL, "n0; id")
+        health_check.follow(None, WELL, "n0; id")
     (slurm / "scontrol").write_text("#!/bin/sh\necho no such node >&2\nexit 1\n")
     with pytest.raises(OutsideFault, match="no such node"):
-        healing.follow(None, WELL, "n0")
-    monkeypatch.setattr(healing, "SCONTROL", ("/nonexistent",))
+        health_check.follow(None, WELL, "n0")
+    monkeypatch.setattr(health_check, "SCONTROL", ("/nonexistent",))
     with pytest.raises(OutsideFault, match="is in none of"):
-        healing.follow(None, WELL, "n0")
+        health_check.follow(None, WELL, "n0")
