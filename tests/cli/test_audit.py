@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,11 @@ def test_what_a_users_program_told_may_be_anything(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nodeagent.audit, "_ran", lambda *_words: said)
     with pytest.raises(OutsideFault, match="uid 12345's program"):
         nodeagent.audit.audit(Path("/run/none"), [], uid=12345)
+
+
+def test_what_the_user_keeps_for_python_is_not_loaded() -> None:
+    """A module in the user's own site-packages could answer in the place of what was tried."""
+    python = nodeagent.audit._interpreter(os.geteuid() + 1)  # a virtual environment's has none anyway
+    words = [python, "-c", "import site; print(site.ENABLE_USER_SITE)"]
+    place = Path("/run/none")
+    assert nodeagent.audit._ran(words, place, place, os.geteuid(), place) == "False\n"
