@@ -125,11 +125,6 @@ def choices(wanted: Mapping[str, str], found: Sequence[Card]) -> Iterator[Choice
             yield Choice(card, text.upper(), fault.why)
 
 
-def unmatched(wanted: Mapping[str, str], found: Sequence[Card]) -> tuple[str, ...]:
-    """Keys that name no card of this node: a site may have one file for nodes of several kinds."""
-    return tuple(key for key in wanted if not any(_names(key, card) for card in found))
-
-
 def _wanted(wanted: Mapping[str, str], card: Card) -> str | None:
     named = sorted((key for key in wanted if _names(key, card)), key=lambda key: not _is_address(key, card))
     return wanted[named[0]] if named else None

@@ -19,6 +19,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from fake_engine import FakeEngine
 from guest_world import taken, within
 from service_builders import House, until
 from service_world import ScriptedEffect, TurnedClock
@@ -212,6 +213,12 @@ def stepds() -> Iterator[Stepds]:
     for one in directory.iterdir():
         one.unlink()
     directory.rmdir()
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    """A container engine that does what a test says."""
+    return FakeEngine()
 
 
 @pytest.fixture

@@ -24,11 +24,6 @@ Build = Callable[..., House]
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
 def house(build: Build, engine: FakeEngine) -> House:
     """An agent without cgroups, beside one engine."""
     return build(engines={Engine.DOCKER: engine})

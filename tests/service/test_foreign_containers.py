@@ -22,11 +22,6 @@ Build = Callable[..., House]
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
 def house(build: Build, engine: FakeEngine, tree: CgroupTree) -> House:
     return build(tree=tree, engines={Engine.DOCKER: engine})
 

@@ -22,11 +22,6 @@ Build = Callable[..., House]
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
 def house(build: Build, engine: FakeEngine, tree: CgroupTree, hook_files: HookFiles) -> House:
     """An agent beside one engine, whose leases have a hook."""
     return build(tree=tree, engines={Engine.DOCKER: engine}, hook=hook_files)
