@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from nodeagent.cli import slurming
 from nodeagent.cli.main import cli
 
 FILES = ("gres.conf", "slurm.conf", "cgroup.conf")
@@ -64,6 +65,22 @@ def test_a_wrong_line_is_one_finding(site: list[str], tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert done.output.count("\n") == 1
     assert "gres.conf:1: File" in done.output
+
+
+@pytest.mark.root
+def test_settings_that_the_scripts_do_not_believe_are_told(
+    site: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prolog.conf that others can write to fails the check, and what it says does not count."""
+    settings = tmp_path / "prolog.conf"
+    settings.write_text("no_such_key=1\n")
+    settings.chmod(0o666)
+    monkeypatch.setattr(slurming, "PROLOG_CONF", settings)
+    shown = run("check", *site).output
+    assert f"{settings} must be root's own file" in shown
+    assert "no_such_key" not in shown
+    settings.chmod(0o644)
+    assert "no_such_key" in run("check", *site).output
 
 
 def test_a_host_without_slurm_says_so() -> None:
