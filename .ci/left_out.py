@@ -1,4 +1,4 @@
-"""Print which tests a run left out, grouped by reason. The argument is pytest's JUnit file."""
+"""Print which tests a run left out, grouped by reason. The arguments are pytest's JUnit files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def left_out(report: Path) -> Counter[tuple[str, str]]:
 
 
 def main() -> None:
-    skips = left_out(Path(sys.argv[1]))
+    skips = sum((left_out(Path(report)) for report in sys.argv[1:]), Counter())
     for (part, reason), count in sorted(skips.items()):
         print(f"left out: {count} in {part}: {reason}")
     print("left out: hardware: no test uses a GPU; drivers are imitated, and no GPU ran a program")
