@@ -12,6 +12,7 @@ from typing import Any
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
+from gunicorn.glogging import Logger  # type: ignore[import-untyped]
 
 from nodeagent.api.admission import Classify, Limits
 from nodeagent.api.worker import FairWorker
@@ -78,6 +79,14 @@ class AgentServer(BaseApplication):  # type: ignore[misc]
         if not inherits_socket():
             check_socket_path(self._settings.socket)
         super().run()
+
+
+class RootsLog(Logger):  # type: ignore[misc]
+    """gunicorn's own lines go to the root logger, which gives them the form of all the others."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        self.error_log.propagate = True
 
 
 def inherits_socket() -> bool:
@@ -147,6 +156,8 @@ def _configuration(settings: ServerSettings, hooks: Hooks) -> dict[str, Any]:
         "limit_request_fields": 64,
         "limit_request_field_size": 4094,
         "accesslog": None,
+        "errorlog": None,  # no handler of gunicorn's: see RootsLog
+        "logger_class": RootsLog,
         "loglevel": settings.log_level,
         "post_worker_init": lambda _worker: hooks.start(),
         "worker_exit": lambda _arbiter, worker: _stop_in(worker, hooks),

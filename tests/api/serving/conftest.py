@@ -146,8 +146,7 @@ def serve(
             classify=by_uid,
             limits=limits,
             graceful_seconds=1,
-            log_level="critical",
-            **changes,
+            **{"log_level": "critical", **changes},
         )
         pid = os.fork()
         if pid == 0:

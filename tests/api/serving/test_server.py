@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -12,8 +13,10 @@ import sys
 import time
 
 import pytest
+import structlog
 
 from nodeagent.api.server import Hooks, check_socket_path
+from nodeagent.cli.logs import configure_logging
 from nodeagent.domain.errors import OutsideFault
 
 POST = b"POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -148,6 +151,25 @@ def test_a_killed_worker_is_replaced_without_a_refused_connection(serve, tmp_pat
     server = serve(Hooks(start=lambda: pids.open("a").write(f"{os.getpid()}\n") and None))
     os.kill(int(pids.read_text().split()[0]), signal.SIGKILL)
     assert server.get("/healthz")[0] == 200
+
+
+def test_gunicorns_own_lines_are_like_the_others(serve, tmp_path):
+    """What it says of a dead worker is a line of JSON in the agent's log, and nowhere else."""
+    pids, said = tmp_path / "pids", tmp_path / "log"
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    with said.open("a") as stream:
+        configure_logging(stream)
+        note = Hooks(start=lambda: pids.open("a").write(f"{os.getpid()}\n") and None)
+        server = serve(note, log_level="error")
+    root.handlers[:] = before
+    root.setLevel(level)
+    structlog.reset_defaults()
+    pid = pids.read_text().split()[0]
+    os.kill(int(pid), signal.SIGKILL)
+    assert server.get("/healthz")[0] == 200
+    (line,) = [json.loads(line) for line in said.read_text().splitlines()]
+    assert line["level"] == "error" and line["event"].startswith(f"Worker (pid:{pid}) was sent SIGKILL")
 
 
 def test_a_stale_socket_is_taken_over(serve, public_directory):
