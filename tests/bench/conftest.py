@@ -1,8 +1,8 @@
-"""Where `contention` is found: it is a script as well as a module."""
+"""Where `tests.bench` is found: its modules are scripts as well."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

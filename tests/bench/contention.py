@@ -9,14 +9,12 @@ of one CU the second fails to open it, whatever the agent believes. Run it by `m
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,14 +26,14 @@ from typing import Any
 
 from gpulease.errors import AgentUnreachable, GpuleaseError
 from gpulease.transport import Transport
-from nodeagent.adapters.cgroup_mount import find_mount
-from nodeagent.wiring import instance
 
-AGENT = ("-m", "nodeagent.cli.main", "serve", "--simulate", "mi300x-spx")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.serving import AGENT, agent, workers
+
 DEVICES = 8
 CU_PERCENT = 25  # four leases fill a device, so 32 fill the node: 64 clients demand twice that
 HOLD_SECONDS = (0.05, 0.4)
-START_SECONDS = 30
 
 
 @dataclass
@@ -153,54 +151,6 @@ def members(text: str) -> Iterator[int]:
     for item in filter(None, text.split(",")):
         low, _, high = item.partition("-")
         yield from range(int(low), int(high or low) + 1)
-
-
-@contextlib.contextmanager
-def agent(words: Sequence[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent in *directory*, ready."""
-    command = [
-        sys.executable,
-        *words,
-        "--socket",
-        str(directory / "s"),
-        "--state-dir",
-        str(directory / "state"),
-    ]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log, stdout=log)
-        try:
-            _await_ready(directory, process)
-            yield process
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-            remove_cgroups(directory / "state")
-
-
-def remove_cgroups(state_dir: Path) -> None:
-    """Remove what the leases of an agent that will not come back have left: empty cgroups."""
-    mount = find_mount()
-    top = mount / instance(state_dir) if mount else None
-    if top is None or not top.exists():
-        return
-    for cgroup in (*(entry for entry in top.iterdir() if entry.is_dir()), top):
-        with contextlib.suppress(OSError):
-            cgroup.rmdir()
-
-
-def _await_ready(directory: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(GpuleaseError, OSError):
-            if Transport(str(directory / "s"), timeout=1).call("GET", "/readyz").status == 200:
-                return
-    raise RuntimeError(f"the agent did not start:\n{(directory / 'log').read_text()}")
-
-
-def workers(arbiter: int) -> list[int]:
-    """The worker processes of a gunicorn arbiter."""
-    text = Path(f"/proc/{arbiter}/task/{arbiter}/children").read_text(encoding="ascii")
-    return [int(pid) for pid in text.split()]
 
 
 def storm(*, clients: int, seconds: float, kills: int = 0, words: Sequence[str] = AGENT) -> Result:

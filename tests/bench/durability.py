@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from contention import START_SECONDS, agent, remove_cgroups, workers
-
 from gpulease.errors import GpuleaseError
 from gpulease.transport import Transport
 from nodeagent.adapters.clock import SystemClock
@@ -29,6 +27,10 @@ from nodeagent.domain.lease import Lease, LeaseState, SliceState
 from nodeagent.domain.records import EffectState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.wiring import LEDGER, simulated_node
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.serving import START_SECONDS, agent, remove_cgroups, workers
 
 ROUNDS = 100
 STARTS = 5

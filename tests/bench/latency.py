@@ -1,116 +1,51 @@
-"""What one call costs, beside the floor that it cannot go below: each ratio is of one run on one machine.
-
-python tests/bench/latency.py
-"""
+"""Grant and release by one client and by a crowd, beside a server that does the least that both must do."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
-from statistics import median
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 
-from contention import AGENT, agent
+from tests.bench.clients import crowd
+from tests.bench.figures import Figure, Subject, Taken, Target, Turn, quantile
+from tests.bench.serving import FLOOR, numbered_agent, serving
 
-from gpulease.transport import Transport
-
-ROUNDS = 100
-STARTS = 10
+CROWDS = {1: 1.5, 8: 2.0, 32: 3.0, 64: 4.0}  # clients, and seconds of each server in a turn
+BESIDE = "no-op POST, one commit, the cgroup"
 
 
-def measure(rounds: int, act: Callable[[], object]) -> float:
-    """The median seconds of *act*."""
-    took = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        act()
-        took.append(time.perf_counter() - began)
-    return median(took)
+def figures(clients: int) -> tuple[Figure, ...]:
+    of = "one client" if clients == 1 else f"{clients} clients"
+    found = []
+    for verb in ("grant", "release"):
+        target = Target("ratio", 2) if (verb, clients) == ("grant", 1) else None
+        name = f"{verb}-{clients}"
+        found.append(Figure(name, f"{verb}, {of}", "ms", BESIDE, target, guarded=clients in (1, 8)))
+        target = Target("ratio", 3) if (verb, clients) == ("grant", 64) else None
+        found.append(Figure(f"{name}-p99", f"99th percentile of a {verb}, {of}", "ms", "its median", target))
+    return tuple(found)
 
 
-class Floor:
-    """What two transactions must do at least: write a page and sync it, twice."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT)
-
-    def act(self) -> None:
-        for _ in range(2):
-            os.write(self._file, bytes(4096))
-            os.fdatasync(self._file)
-
-
-def line(what: str, seconds: float, floor: float, of_what: str) -> str:
-    """One row: milliseconds, and how many times the floor that is."""
-    return f"{what:30} {seconds * 1e3:8.1f} ms {seconds / floor:8.1f} × {of_what}"
-
-
-def calls(directory: Path) -> list[str]:
-    """Grant and release beside two syncs, and an empty call."""
-    transport = Transport(str(directory / "s"), timeout=10)
-    body = {"anchor": {"kind": "ttl"}, "slices": [{"cu_percent": 25, "vram_percent": 25}]}
-    leases: list[int] = []
-
-    def grant() -> None:
-        answer = transport.call("POST", "/v1/leases", json.dumps(body).encode())
-        leases.append(json.loads(answer.body)["id"])
-
-    def release() -> None:
-        transport.call("DELETE", f"/v1/leases/{leases.pop()}?wait=5")
-
-    syncs = measure(ROUNDS, Floor(directory / "floor").act)
-    empty = measure(ROUNDS, lambda: transport.call("GET", "/healthz"))
-    granted, released = [], []
-    for _ in range(ROUNDS):
-        granted.append(measure(1, grant))
-        released.append(measure(1, release))
-    devices = measure(ROUNDS, lambda: transport.call("GET", "/v1/devices"))
-    return [
-        line("two synced writes", syncs, syncs, "two synced writes"),
-        line("GET /healthz", empty, empty, "GET /healthz"),
-        line("grant", median(granted), syncs + empty, "both"),
-        line("release", median(released), syncs + empty, "both"),
-        line("GET /v1/devices", devices, empty, "GET /healthz"),
-    ]
+def turns(clients: int, seconds: float) -> Iterator[Turn]:
+    with ExitStack() as last:
+        ours, floor = (last.enter_context(serving(words)) for words in (numbered_agent(last), FLOOR))
+        while True:
+            took, least = (crowd(one.socket, clients, seconds) for one in (ours, floor))
+            turn = {}
+            for verb, values, beside in (
+                ("grant", took.grants, least.grants),
+                ("release", took.releases, least.releases),
+            ):
+                turn[f"{verb}-{clients}"] = Taken(values, beside)
+                p99, p50 = quantile(values, 0.99), quantile(values, 0.5)
+                turn[f"{verb}-{clients}-p99"] = Taken([p99], [p50])
+            yield turn
 
 
-def commands(directory: Path) -> list[str]:
-    """Whole processes beside an interpreter that does nothing."""
-    environment = {**os.environ, "GPULEASE_SOCKET": str(directory / "s")}
-
-    def run(*words: str) -> float:
-        command = [sys.executable, *words]
-        return measure(STARTS, lambda: subprocess.run(command, env=environment, stdout=subprocess.DEVNULL))
-
-    nothing = run("-c", "pass")
-    size = ("--cu", "25%", "--vram", "1G")
-    return [
-        line("python -c pass", nothing, nothing, "python -c pass"),
-        line("gpulease devices", run("-m", "gpulease", "devices"), nothing, "python -c pass"),
-        line(
-            "gpulease run -- true",
-            run("-m", "gpulease", "run", *size, "--", "true"),
-            nothing,
-            "python -c pass",
-        ),
-        line("nodeagent health", run("-m", "nodeagent.cli.main", "health"), nothing, "python -c pass"),
-    ]
+def subject(clients: int, seconds: float) -> Subject:
+    made: Callable[[], Iterator[Turn]] = partial(turns, clients, seconds)
+    who = "one client" if clients == 1 else f"{clients} clients at once"
+    return Subject(f"Grant and release, {who}", figures(clients), made, count=5, quick=2)
 
 
-def main() -> None:
-    directory = Path(tempfile.mkdtemp(prefix="bench-"))
-    try:
-        with agent(AGENT, directory):
-            print("\n".join(calls(directory) + commands(directory)))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
+SUBJECTS = {f"clients-{clients}": subject(clients, seconds) for clients, seconds in CROWDS.items()}

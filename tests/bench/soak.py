@@ -17,12 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from contention import AGENT, agent, workers
-
 from gpulease.transport import Transport
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.hook_files import ROOT
 from nodeagent.wiring import LEDGER, instance
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.serving import AGENT, agent, workers
 
 CLIENTS = 4
 RUN_EVERY = 100  # a cycle of so many is a whole `gpulease run`: attached, hooked, reaped

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contention import Result, storm
+
+from tests.bench.contention import Result, storm
 
 MUTANT = (str(Path(__file__).with_name("mutant_agent.py")),)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from soak import Used, over, soak
+
+from tests.bench.soak import Used, over, soak
 
 WARM = Used(
     rss_mib=90,

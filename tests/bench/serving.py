@@ -1,0 +1,157 @@
+"""Servers to measure: the agent on a simulated machine, and the floor below it, each in its own place."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpulease.errors import GpuleaseError
+from gpulease.transport import Transport
+from nodeagent.adapters import machine
+from nodeagent.adapters.cgroup_mount import find_mount
+from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.machine_file import Files
+from nodeagent.adapters.sidecar_files import ROOT as SIDECARS
+from nodeagent.adapters.sidecar_files import SidecarFiles
+from nodeagent.wiring import instance, stem
+
+AGENT = ("-m", "nodeagent.cli.main", "serve", "--simulate", "mi300x-spx")
+FLOOR = (str(Path(__file__).with_name("floor.py")),)
+START_SECONDS = 30
+NODES = "sys/class/kfd/kfd/topology/nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One that is ready: its arbiter's pid, and where it is."""
+
+    pid: int
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "s"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def worker(self) -> int:
+        (pid,) = workers(self.pid)
+        return pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid, *workers(self.pid))
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory for one server: on the disk, as an agent's state is. Short, as a socket's path is."""
+    directory = Path(tempfile.mkdtemp(prefix="bench-"))
+    directory.chmod(0o755)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def numbered(name: str, directory: Path) -> Path:
+    """A file in *directory* of the shipped machine *name*, whose GPUs have KFD's numbers.
+
+    The captured ones were read where those are not shown, and without them no lease has the hook's files.
+    """
+    found = machine.find(name)
+    files = dict(found.captured.files)
+    for path, text in found.captured.files.items():
+        if path.startswith(NODES) and path.endswith("/properties"):
+            number = int(path.removeprefix(f"{NODES}/").partition("/")[0])
+            is_gpu = b"\nsimd_count 0\n" not in text
+            files[f"{NODES}/{number}/gpu_id"] = f"{4096 + number if is_gpu else 0}\n".encode()
+    path = directory / f"{name}.json"
+    machine.dump(replace(found, captured=Files(files, found.captured.links)), path)
+    return path
+
+
+def numbered_agent(last: contextlib.ExitStack, name: str = "mi300x-spx") -> tuple[str, ...]:
+    """The words of an agent on that machine, which is there until *last* ends."""
+    directory = last.enter_context(scratch())
+    return (*AGENT[:-1], str(numbered(name, directory)))
+
+
+@contextlib.contextmanager
+def serving(words: Sequence[str], directory: Path | None = None) -> Iterator[Server]:
+    """Python with *words*, an agent's or the floor's, in *directory* or in one of its own."""
+    with contextlib.ExitStack() as last:
+        place = directory or last.enter_context(scratch())
+        process = last.enter_context(agent(words, place))
+        yield Server(process.pid, place)
+
+
+@contextlib.contextmanager
+def agent(words: Sequence[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent in *directory*, ready."""
+    command = [
+        sys.executable,
+        *words,
+        "--socket",
+        str(directory / "s"),
+        "--state-dir",
+        str(directory / "state"),
+    ]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, stdout=log)
+        try:
+            _await_ready(directory, process)
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+            forget(directory / "state")
+
+
+def forget(state: Path) -> None:
+    """Take away what the leases of an agent that will not come back have left."""
+    remove_cgroups(state)
+    files, sidecars = HookFiles(stem(state)), SidecarFiles(stem(state))
+    for lease in files.leases():
+        files.remove(lease)
+    files.leave()
+    for lease in sidecars.leases():
+        sidecars.remove(lease)
+    with contextlib.suppress(OSError):
+        SIDECARS.joinpath(stem(state)).rmdir()
+
+
+def remove_cgroups(state_dir: Path) -> None:
+    """Remove what the leases of an agent that will not come back have left: empty cgroups."""
+    mount = find_mount()
+    top = mount / instance(state_dir) if mount else None
+    if top is None or not top.exists():
+        return
+    for cgroup in (*(entry for entry in top.iterdir() if entry.is_dir()), top):
+        with contextlib.suppress(OSError):
+            cgroup.rmdir()
+
+
+def _await_ready(directory: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(GpuleaseError, OSError):
+            if Transport(str(directory / "s"), timeout=1).call("GET", "/readyz").status == 200:
+                return
+    raise RuntimeError(f"the agent did not start:\n{(directory / 'log').read_text()}")
+
+
+def workers(arbiter: int) -> list[int]:
+    """The worker processes of a gunicorn arbiter."""
+    text = Path(f"/proc/{arbiter}/task/{arbiter}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in text.split()]

@@ -1,0 +1,10 @@
+"""Every subject by its name, in the order of the report."""
+
+from __future__ import annotations
+
+from tests.bench import latency
+from tests.bench.figures import Subject
+
+SUBJECTS: dict[str, Subject] = {
+    **latency.SUBJECTS,
+}
