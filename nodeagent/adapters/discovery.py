@@ -14,6 +14,7 @@ from nodeagent.adapters.kfd import KfdNode
 from nodeagent.adapters.products import product
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.domain.device import VRAM_GRAIN, Device, DeviceState, Inventory, Link, Pool, Skipped, grantable
+from nodeagent.domain.device_rules import DeviceRules
 from nodeagent.domain.geometry import Geometry
 from nodeagent.domain.numbering import with_smi_indexes
 
@@ -69,6 +70,7 @@ def discover(
     include_apus: bool = False,
     idle_bytes: Callable[[str], int] | None = None,
     names: Mapping[str, str] = {},
+    rules: DeviceRules | None = None,
 ) -> Inventory:
     """One scan of *tree*. Bad files make their device unhealthy or skipped, with the reason; nothing raises.
 
@@ -77,6 +79,7 @@ def discover(
     Args:
         idle_bytes: asked once for each pool found, by key: the VRAM that it uses when nobody works.
         names: keys of before, by `Device.mark`; see `identify`.
+        rules: the site's, of single devices.
     """
     counter = kfd.generation(tree)
     scan = _scan(tree, names)
@@ -88,7 +91,8 @@ def discover(
         _with_grantable(device, pools[device.pool], idle[device.pool], reserve_percent, sharing[device.pool])
         for device in raw
     )
-    return Inventory(counter, with_smi_indexes(devices), tuple(pools.values()), _skipped(scan.nodes))
+    ruled = tuple(map((rules or DeviceRules()).on, with_smi_indexes(devices)))
+    return Inventory(counter, ruled, tuple(pools.values()), _skipped(scan.nodes))
 
 
 def _scan(tree: SysTree, names: Mapping[str, str]) -> _Scan:

@@ -9,6 +9,7 @@ from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.kfd import generation
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.domain.device import Inventory
+from nodeagent.domain.device_rules import DeviceRules
 
 
 class Kept(Protocol):
@@ -34,12 +35,14 @@ class Scanner:
         include_apus: bool,
         idle: Callable[[str], int | None] = lambda pool: None,
         names: Kept | None = None,
+        rules: DeviceRules | None = None,
     ) -> None:
         self._tree = tree
         self._idle = idle
         self._reserve_percent = reserve_percent
         self._include_apus = include_apus
         self._kept = names
+        self._rules = rules
         self._names: dict[str, str] | None = None
 
     def generation(self) -> int | None:
@@ -55,6 +58,7 @@ class Scanner:
             include_apus=self._include_apus,
             idle_bytes=lambda pool: self._idle(pool) or 0,
             names=self._names,
+            rules=self._rules,
         )
         self._remember({one.mark: one.key for one in found.devices if one.mark})
         return found

@@ -150,6 +150,7 @@ class FreeAnswer(Answer):
     cus: int
     vram_bytes: int
     queue_slots: int
+    shares: int | None  # leases that may still join
 
 
 class PeerAnswer(Answer):
@@ -185,6 +186,7 @@ class DeviceAnswer(Answer):
     grantable_bytes: int
     foreign_bytes: int
     queue_slots: int
+    shares: int | None  # leases that may be on it at once
     numa_node: int | None
     hive: str | None  # 0x and 16 digits
     peers: list[PeerAnswer]

@@ -63,6 +63,8 @@ def of_devices(inventory: Inventory, held: tuple[HeldSlice, ...], measures: Meas
     yield rows("nodeagent_device_queue_slots", "Hardware queue slots.", lambda d, f, u: d.queue_slots)
     yield rows("nodeagent_device_free_queue_slots", "Queue slots that no slice holds.",
                lambda d, f, u: f.queue_slots)  # fmt: skip
+    yield rows("nodeagent_device_free_shares", "Leases that may still join those on the device.",
+               lambda d, f, u: f.shares)  # fmt: skip
     yield rows("nodeagent_device_queues", "Queues of processes, at the last look.", lambda d, f, u: u.queues)
     yield rows("nodeagent_device_busy_cus", "Compute units with waves in flight, at the last look.",
                lambda d, f, u: u.busy_cus)  # fmt: skip

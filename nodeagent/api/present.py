@@ -111,6 +111,7 @@ class Presenter:
             grantable_bytes=device.grantable_bytes,
             foreign_bytes=device.foreign_bytes,
             queue_slots=device.queue_slots,
+            shares=device.shares,
             numa_node=device.numa_node,
             hive=_wide(device.hive),
             peers=[answers.PeerAnswer(device=p.device, kind=p.kind, weight=p.weight) for p in device.peers],
@@ -120,7 +121,10 @@ class Presenter:
             state=device.state,
             reason=device.reason,
             free=answers.FreeAnswer(
-                cus=len(free.cus), vram_bytes=free.vram_bytes, queue_slots=free.queue_slots
+                cus=len(free.cus),
+                vram_bytes=free.vram_bytes,
+                queue_slots=free.queue_slots,
+                shares=free.shares,
             ),
         )
 

@@ -16,6 +16,7 @@ from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.cli.asking import ask
 from nodeagent.domain.device import Inventory
+from nodeagent.domain.device_rules import DeviceRules
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.gres import owned
 from nodeagent.domain.slurm_check import SCRIPT_KEYS, Finding, Level, Site, check
@@ -81,7 +82,11 @@ def _found(config: settings.Config, simulate: str | None) -> Iterator[tuple[Slur
     """Slurm's files and the node's devices, or a machine file's."""
     with tempfile.TemporaryDirectory() as place:
         node = simulated_node(simulate, Path(place)) if simulate else this_node()
-        yield files_of(config, node), discover(node.tree, include_apus=config.devices.include_apus)
+        rules = DeviceRules(config.devices.shares)
+        yield (
+            files_of(config, node),
+            discover(node.tree, include_apus=config.devices.include_apus, rules=rules),
+        )
 
 
 def _hostname() -> str:

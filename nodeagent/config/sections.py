@@ -82,6 +82,10 @@ class Devices(_Section):
     reserve_percent: float = Field(
         default=1.0, ge=0, lt=100, description="percent of VRAM that is never granted"
     )
+    shares: dict[str, Annotated[int, Field(ge=1, le=512)]] = Field(
+        default={},
+        description="leases that may share a device at once, by device, product, model or target, or a glob",
+    )
     owner: Literal["auto", "slurm", "local", "any"] = Field(
         default="auto", description="whose the devices are; auto: those that gres.conf names are Slurm's"
     )

@@ -73,6 +73,7 @@ class Device:
     card: str | None = None  # "card1", the DRM primary node
     smi_index: int | None = None  # see `nodeagent.domain.numbering`
     slurm_index: int | None = None  # its position in gres.conf; None where that does not name it
+    shares: int | None = None  # leases that may be on it at once; None: any number
     even_bytes: int = 0  # its even share of what its pool may grant, where each may take all; 0: its own VRAM
 
     @property

@@ -51,7 +51,12 @@ def fit(site: Site, asked: SliceRequest, policy: Policy, shared_cu_percent: floa
     needs = demand(asked, device, geometry, policy, shared_cu_percent)
     # Slots that nobody asked for follow from the CUs: to name them before the CUs would hide the cause.
     asked_slots = asked.queue_slots is not None
-    refused = _exclusive(site, needs) or (asked_slots and _queues(site, needs)) or _memory(site, pool, needs)
+    refused = (
+        _exclusive(site, needs)
+        or _shares(site)
+        or (asked_slots and _queues(site, needs))
+        or _memory(site, pool, needs)
+    )
     if refused:
         return refused
     cus = _choose(site.usage, geometry, needs, shared_cu_percent)
@@ -77,13 +82,21 @@ def _exclusive(site: Site, needs: Demand) -> DeviceRefusal | None:
     return None
 
 
+def _shares(site: Site) -> DeviceRefusal | None:
+    most, sharing = site.device.shares, leases_of(site.usage.present)
+    if most is None or len(sharing) < most:
+        return None
+    why = f"{len(sharing)} leases share it, and {most} may"
+    return _no(site.device, Code.TIME_SLICING_EXHAUSTED, why, site.usage.present)
+
+
 def _queues(site: Site, needs: Demand) -> DeviceRefusal | None:
     total, used = site.device.queue_slots, site.usage.queue_slots
     if used + needs.queue_slots <= total:
         return None
     why = f"asks {needs.queue_slots} queue slots, {max(0, total - used)} of {total} free"
     blocking = site.usage.current if needs.queue_slots <= total else ()
-    return _no(site.device, Code.QUEUE_SLOTS_EXHAUSTED, why, blocking)
+    return _no(site.device, Code.TIME_SLICING_EXHAUSTED, why, blocking)
 
 
 def _memory(site: Site, pool: Pool, needs: Demand) -> DeviceRefusal | None:

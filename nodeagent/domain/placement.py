@@ -151,6 +151,8 @@ def _next_act(code: Code, refusals: Sequence[DeviceRefusal]) -> str:
         return f"wait for lease {named} with --wait, or have an administrator run `nodeagent clear`"
     if code is Code.EXCLUSIVE_CONFLICT:
         return f"wait for lease {named} with --wait, or ask for a part of a device that nobody has alone"
+    if code is Code.TIME_SLICING_EXHAUSTED:
+        return f"wait for lease {named} with --wait, or take another device; against queues, fewer --queues"
     return f"wait for lease {named} with --wait, or ask for less"
 
 

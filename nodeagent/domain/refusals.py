@@ -16,7 +16,7 @@ class Code(StrEnum):
     CARD_TYPE_MISMATCH = "CardTypeMismatch"
     CARD_UUID_MISMATCH = "CardUuidMismatch"  # by device, uuid or deny list
     EXCLUSIVE_CONFLICT = "ExclusiveDeviceAllocateConflict"
-    QUEUE_SLOTS_EXHAUSTED = "CardTimeSlicingExhausted"
+    TIME_SLICING_EXHAUSTED = "CardTimeSlicingExhausted"  # by the count of leases, or by queue slots
     INSUFFICIENT_MEMORY = "CardInsufficientMemory"
     INSUFFICIENT_CORE = "CardInsufficientCore"
     CARD_RESERVED = "CardReserved"  # fits, and would delay one that waits for the device

@@ -43,7 +43,7 @@ class Worth:
     queue_slots: int
     spare_cus: int  # in no shard: requests by CU count can have them
     whole_rows: bool
-    fits: int  # how many find CUs and queue slots at once
+    fits: int  # how many find CUs and queue slots at once, and may share it
 
 
 def worth(device: Device, geometry: Geometry, shards: int) -> Worth:
@@ -58,7 +58,7 @@ def worth(device: Device, geometry: Geometry, shards: int) -> Worth:
         queue_slots=needs.queue_slots,
         spare_cus=geometry.cus - len(packed) * needs.granted_cus,
         whole_rows=needs.granted_cus % geometry.row == 0 or shards == 1,
-        fits=min(len(packed), device.queue_slots // needs.queue_slots),
+        fits=min(len(packed), device.queue_slots // needs.queue_slots, device.shares or shards),
     )
 
 

@@ -151,7 +151,7 @@ def _worth(device: Device, shards: int) -> Finding:
     assert device.geometry is not None
     one, what = worth(device, device.geometry, shards), f"shards of {device.product}"
     if one.fits < shards:
-        return _fail(what, f"of {shards} only {one.fits} find CUs and hardware queues at once; {PRINTS}")
+        return _fail(what, f"of {shards} only {one.fits} find CUs, queues and room beside others; {PRINTS}")
     says = f"{shards} of {one.cus} CUs, {one.spare_cus} of {device.cus} in none"
     if not one.whole_rows:
         return _warn(

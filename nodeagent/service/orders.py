@@ -111,6 +111,7 @@ class Free:
     cus: CuSet
     vram_bytes: int
     queue_slots: int
+    shares: int | None = None  # leases that may still join; None: any number
 
 
 @dataclass(frozen=True, slots=True)

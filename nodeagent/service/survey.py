@@ -14,6 +14,7 @@ from nodeagent.domain.drains import NODE
 from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.lease import HeldSlice
 from nodeagent.domain.records import Drain, Registered
+from nodeagent.domain.usage import leases_of
 from nodeagent.domain.watch import less_foreign
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.orders import Free
@@ -175,7 +176,8 @@ def drained(inventory: Inventory, drains: tuple[Drain, ...]) -> Inventory:
 
 def free_of(device: Device, inventory: Inventory, held: tuple[HeldSlice, ...]) -> Free:
     """What no live slice holds on *device*; bytes are the less of the device's own and its pool's."""
-    on_device = [h.placed for h in held if h.placed.device == device.key and h.placed.epoch == device.epoch]
+    present = [h for h in held if h.placed.device == device.key]
+    on_device = [h.placed for h in present if h.placed.epoch == device.epoch]
     taken = CuSet()
     for placed in on_device:
         taken |= placed.cus
@@ -187,4 +189,5 @@ def free_of(device: Device, inventory: Inventory, held: tuple[HeldSlice, ...]) -
         cus=CuSet.span(0, device.cus) - taken,
         vram_bytes=max(0, min(pool_left, own_left)),
         queue_slots=max(0, device.queue_slots - sum(placed.queue_slots for placed in on_device)),
+        shares=None if device.shares is None else max(0, device.shares - len(leases_of(present))),
     )

@@ -62,7 +62,7 @@ from nodeagent.wiring.life import Life
 from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node, figures, slurm_conf, used_bytes
 from nodeagent.wiring.partitions import build_partitioning, build_switches
-from nodeagent.wiring.policies import anchor_limits, floor, quota_limits, watch_policy
+from nodeagent.wiring.policies import anchor_limits, device_rules, floor, quota_limits, watch_policy
 from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
 from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
 from nodeagent.wiring.web import build_web
@@ -278,6 +278,7 @@ def _base(
         include_apus=config.devices.include_apus,
         idle=baselines.idle,
         names=BootFile(config.state.directory / NAMES, clock, named),
+        rules=device_rules(config),
     )
     owned = Ownership(conf, config.devices.owner).of
     bearers = Bearers(ledger, dock.engines) if config.docker.enabled else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodeagent import config as settings
+from nodeagent.domain.device_rules import DeviceRules
 from nodeagent.domain.guarantee import Memory, Requirement
 from nodeagent.service.anchoring import AnchorLimits
 from nodeagent.service.quotas import QuotaLimits
@@ -32,3 +33,8 @@ def quota_limits(config: settings.Config) -> QuotaLimits:
     """What one user may have at once."""
     limits = config.limits
     return QuotaLimits(limits.live_leases, limits.queued_leases, limits.grants_per_second)
+
+
+def device_rules(config: settings.Config) -> DeviceRules:
+    """What the site says of single devices."""
+    return DeviceRules(config.devices.shares)

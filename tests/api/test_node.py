@@ -79,8 +79,8 @@ def test_devices_show_what_is_free(user, agent):
     """A device's free CUs, bytes and queue slots are what no slice holds."""
     agent.add(1000)
     first, second = user.get("/v1/devices").json["devices"]
-    assert first["free"] == {"cus": 240, "vram_bytes": 186 << 30, "queue_slots": 22}
-    assert second["free"] == {"cus": 304, "vram_bytes": 190 << 30, "queue_slots": 24}
+    assert first["free"] == {"cus": 240, "vram_bytes": 186 << 30, "queue_slots": 22, "shares": None}
+    assert second["free"] == {"cus": 304, "vram_bytes": 190 << 30, "queue_slots": 24, "shares": None}
     assert (first["device"], first["cus"], first["row"], first["xccs"]) == ("0000:c1:00.0/0", 304, 32, 8)
     assert (first["unique_id"], first["hive"]) == ("0xabcdef0123456780", "0x0000000000001234")
     assert user.get("/v1/devices/0000:c1:00.0/0").json == first

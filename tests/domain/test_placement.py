@@ -72,7 +72,7 @@ def test_more_than_a_device_has_is_blocked_by_nobody(card) -> None:
     for asked, code in (
         (SliceRequest(cus=305, vram_bytes=GIB), Code.INSUFFICIENT_CORE),
         (SliceRequest(cus=8, vram_bytes=64 * GIB), Code.INSUFFICIENT_MEMORY),
-        (SliceRequest(cus=8, vram_bytes=GIB, queue_slots=25), Code.QUEUE_SLOTS_EXHAUSTED),
+        (SliceRequest(cus=8, vram_bytes=GIB, queue_slots=25), Code.TIME_SLICING_EXHAUSTED),
     ):
         no = refused(card.ask(ask(asked)))
         assert (no.code, no.blockers) == (code, ())
@@ -187,7 +187,7 @@ def test_queue_slots_run_out_like_anything_else(card) -> None:
     """More queues than the hardware has would slow down everybody on the device."""
     keys(card.ask(ask(SliceRequest(cus=8, vram_bytes=GIB, queue_slots=20))))
     no = refused(card.ask(ask(SliceRequest(cus=8, vram_bytes=GIB, queue_slots=5))))
-    assert no.code is Code.QUEUE_SLOTS_EXHAUSTED
+    assert no.code is Code.TIME_SLICING_EXHAUSTED
     assert "asks 5 queue slots, 4 of 24 free" in no.why
 
 

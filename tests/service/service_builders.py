@@ -62,6 +62,7 @@ from nodeagent.wiring.leases import Base, build_leases
 from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node
 from nodeagent.wiring.partitions import build_partitioning, build_switches
+from nodeagent.wiring.policies import device_rules
 from nodeagent.wiring.state import BASELINES, LEDGER, NAMES
 from nodeagent.wiring.tiers import Ground, build_tiers
 
@@ -118,6 +119,7 @@ class House:
             include_apus=False,
             idle=self.baselines.idle,
             names=BootFile(state / NAMES, clock, named),
+            rules=device_rules(settings),
         )
         switches = build_switches(settings, clock)
         self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned, switches=switches)
