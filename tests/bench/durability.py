@@ -166,7 +166,9 @@ def started(directory: Path) -> Iterator[Start]:
 
     It leaves the cgroups of its leases, for the next one to find.
     """
-    command = [sys.executable, *PARTITIONED, "--socket", str(directory / "s")]
+    site = directory / "site.toml"
+    site.write_text('[devices]\nshares = { "*" = 24 }\n')  # LIVE leases are more than ten on a device
+    command = [sys.executable, *PARTITIONED, "--socket", str(directory / "s"), "--config", str(site)]
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed agent is compiled once
     with (directory / "log").open("ab") as log:

@@ -41,6 +41,9 @@ def test_a_given_key_is_taken(tmp_path: Path) -> None:
         ("[limits]\nlive_leases = 0\n", "limits.live_leases"),
         ("[limits]\nlive_leases = 'many'\n", "limits.live_leases"),
         ("[privacy]\nleases = 'closed'\n", "privacy.leases"),
+        ("[devices]\nshares = 2\n", "devices.shares"),
+        ("[devices.shares]\ngfx942 = 0\n", "devices.shares.gfx942"),
+        ("[devices.shares]\n'*' = 'few'\n", "devices.shares.*"),
     ],
 )
 def test_a_wrong_key_is_named_and_dropped(tmp_path: Path, text: str, key: str) -> None:
