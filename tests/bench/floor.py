@@ -22,7 +22,7 @@ from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings
 from nodeagent.ledger.engine import connect
 
-SCHEMA = "CREATE TABLE leases (id INTEGER PRIMARY KEY, state TEXT NOT NULL, request TEXT NOT NULL) STRICT"
+TABLE = "leases (id INTEGER PRIMARY KEY, state TEXT NOT NULL, request TEXT NOT NULL) STRICT"
 
 
 class Leases:
@@ -37,8 +37,9 @@ class Leases:
         self._connection: sqlite3.Connection
 
     def open(self) -> None:
-        sqlite3.connect(self._database).execute(SCHEMA)
+        self._database.touch()
         self._connection = connect(self._database)
+        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {TABLE}")
         if self._cgroups is not None:
             self._cgroups.mkdir(exist_ok=True)
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpulease.errors import GpuleaseError
-from gpulease.transport import Transport
 from nodeagent.adapters import machine
 from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.hook_files import HookFiles
@@ -21,6 +19,7 @@ from nodeagent.adapters.machine_file import Files
 from nodeagent.adapters.sidecar_files import ROOT as SIDECARS
 from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.wiring import instance, stem
+from tests.bench.clients import Client, RefusedError
 
 AGENT = ("-m", "nodeagent.cli.main", "serve", "--simulate", "mi300x-spx")
 FLOOR = (str(Path(__file__).with_name("floor.py")),)
@@ -30,9 +29,9 @@ NODES = "sys/class/kfd/kfd/topology/nodes"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that is ready: its arbiter's pid, and where it is."""
+    """One that runs: its arbiter, and where it is."""
 
-    pid: int
+    process: subprocess.Popen[bytes]
     directory: Path
 
     @property
@@ -45,18 +44,28 @@ class Server:
 
     @property
     def worker(self) -> int:
-        (pid,) = workers(self.pid)
+        (pid,) = workers(self.process.pid)
         return pid
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return (self.pid, *workers(self.pid))
+        """The arbiter and its worker."""
+        return (self.process.pid, *workers(self.process.pid))
+
+    def await_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(OSError, RefusedError):
+                Client(self.socket).get("/readyz")
+                return
+            time.sleep(0.005)
+        raise RuntimeError(f"the agent did not start:\n{(self.directory / 'log').read_text()[-3000:]}")
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Path]:
+def scratch(*, memory: bool = False) -> Iterator[Path]:
     """A directory for one server: on the disk, as an agent's state is. Short, as a socket's path is."""
-    directory = Path(tempfile.mkdtemp(prefix="bench-"))
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir="/dev/shm" if memory else None))
     directory.chmod(0o755)
     try:
         yield directory
@@ -88,34 +97,35 @@ def numbered_agent(last: contextlib.ExitStack, name: str = "mi300x-spx") -> tupl
 
 
 @contextlib.contextmanager
-def serving(words: Sequence[str], directory: Path | None = None) -> Iterator[Server]:
-    """Python with *words*, an agent's or the floor's, in *directory* or in one of its own."""
-    with contextlib.ExitStack() as last:
-        place = directory or last.enter_context(scratch())
-        process = last.enter_context(agent(words, place))
-        yield Server(process.pid, place)
+def serving(words: Sequence[str]) -> Iterator[Server]:
+    """Python with *words*, an agent's or the floor's, in a directory of its own; nothing of it is left."""
+    with scratch() as directory, agent(words, directory) as process:
+        yield Server(process, directory)
 
 
 @contextlib.contextmanager
 def agent(words: Sequence[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent in *directory*, ready."""
-    command = [
-        sys.executable,
-        *words,
-        "--socket",
-        str(directory / "s"),
-        "--state-dir",
-        str(directory / "state"),
-    ]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log, stdout=log)
+    """An agent in *directory*, ready, of which nothing is left."""
+    try:
+        with started(words, directory) as server:
+            yield server.process
+    finally:
+        forget(directory / "state")
+
+
+@contextlib.contextmanager
+def started(words: Sequence[str], directory: Path) -> Iterator[Server]:
+    """Python with *words* in *directory*, ready. Its leases' cgroups and files stay for the next one."""
+    places = ("--socket", str(directory / "s"), "--state-dir", str(directory / "state"))
+    with (directory / "log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, *words, *places], stderr=log, stdout=log)
         try:
-            _await_ready(directory, process)
-            yield process
+            server = Server(process, directory)
+            server.await_ready()
+            yield server
         finally:
             process.terminate()
-            process.wait(timeout=30)
-            forget(directory / "state")
+            process.wait(timeout=START_SECONDS)
 
 
 def forget(state: Path) -> None:
@@ -140,15 +150,6 @@ def remove_cgroups(state_dir: Path) -> None:
     for cgroup in (*(entry for entry in top.iterdir() if entry.is_dir()), top):
         with contextlib.suppress(OSError):
             cgroup.rmdir()
-
-
-def _await_ready(directory: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(GpuleaseError, OSError):
-            if Transport(str(directory / "s"), timeout=1).call("GET", "/readyz").status == 200:
-                return
-    raise RuntimeError(f"the agent did not start:\n{(directory / 'log').read_text()}")
 
 
 def workers(arbiter: int) -> list[int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tests.bench import latency
+from tests.bench import idle, latency, lived, syncs
 from tests.bench.figures import Subject
 
 SUBJECTS: dict[str, Subject] = {
     **latency.SUBJECTS,
+    **syncs.SUBJECTS,
+    **lived.SUBJECTS,
+    **idle.SUBJECTS,
 }
