@@ -1,12 +1,13 @@
 """The worst that unknown harvest can do to a set of CUs of one XCC.
 
-Every way in which the lost units could lie over the arrays is tried, with one bit mask per shader engine and
-way made once. Where there are too many ways, a bound that is never too high takes their place.
+Every way in which the lost units could lie over the arrays is tried, all at once: a set of ways is an integer
+with a bit for each, and a number that differs from way to way is kept in binary digits that are such sets.
+Where there are too many ways, a bound that is never too high takes their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,30 +40,38 @@ def worst_case(xcc: XccLayout, bits: int) -> int:
     if not bits:
         return 0
     if not xcc.lost or bits.bit_length() <= xcc.certain_units * xcc.pair:
-        return _paced(engine_masks(xcc, (0,) * (xcc.engines * xcc.arrays)), bits)
-    patterns = _patterns(xcc)
-    if patterns is None:
-        return harvest_bound(xcc, bits)
-    return min(_paced(masks, bits) for masks in patterns)
+        return _paced(engine_masks(xcc, _none_lost(xcc)), bits)
+    ways = _ways_of(xcc)
+    return harvest_bound(xcc, bits) if ways is None else ways.worst(xcc, bits)
 
 
 def engine_masks(xcc: XccLayout, losses: tuple[int, ...]) -> tuple[int, ...]:
-    """Per engine the mask bits that fall on it, *losses* being the units that each array lacks.
+    """Per engine the mask bits that fall on it, *losses* being the units that each array lacks."""
+    unit_bits, masks = (1 << xcc.pair) - 1, [0] * xcc.engines
+    for unit, engine in enumerate(_engines(xcc, losses)):
+        masks[engine] |= unit_bits << unit * xcc.pair
+    return tuple(masks)
+
+
+def _engines(xcc: XccLayout, losses: Sequence[int]) -> bytes:
+    """The engine of each unit, lowest first.
 
     Arrays come in mask order: engine first. A device that claims more CUs than its arrays hold goes on above
     the highest level, so that every bit has a place.
     """
-    unit_bits = (1 << xcc.pair) - 1
-    masks, bit, level = [0] * xcc.engines, 0, 0
-    end = xcc.units * xcc.pair
+    found = bytearray()
     left = [xcc.levels - loss for loss in losses]
-    while bit < end:
-        for array, held in enumerate(left):
-            if (level < held or level >= xcc.levels) and bit < end:
-                masks[array % xcc.engines] |= unit_bits << bit
-                bit += xcc.pair
+    level = 0
+    while len(found) < xcc.units:
+        found += bytes(
+            array % xcc.engines for array, held in enumerate(left) if level < held or level >= xcc.levels
+        )
         level += 1
-    return tuple(masks)
+    return bytes(found[: xcc.units])
+
+
+def _none_lost(xcc: XccLayout) -> tuple[int, ...]:
+    return (0,) * (xcc.engines * xcc.arrays)
 
 
 def _paced(masks: tuple[int, ...], bits: int) -> int:
@@ -70,13 +79,102 @@ def _paced(masks: tuple[int, ...], bits: int) -> int:
     return len(counts) * min(counts, default=0)
 
 
+class _Numbers:
+    """A number for each way, summed up from sets of ways; digit *i* is the set where bit *i* of it is 1."""
+
+    __slots__ = ("digits", "every")
+
+    def __init__(self, every: int, alike: int = 0) -> None:
+        self.every = every
+        self.digits = [every if alike >> at & 1 else 0 for at in range(alike.bit_length())]
+
+    def add(self, ways: int) -> None:
+        """One more in each of *ways*."""
+        for at, digit in enumerate(self.digits):
+            self.digits[at], ways = digit ^ ways, digit & ways
+            if not ways:
+                return
+        if ways:
+            self.digits.append(ways)
+
+    def at_least(self, least: int) -> int:
+        """The ways in which the number is *least* or more."""
+        more, same = 0, self.every
+        for at in range(max(len(self.digits), least.bit_length()) - 1, -1, -1):
+            digit = self.digits[at] if at < len(self.digits) else 0
+            if least >> at & 1:
+                same &= digit
+            else:
+                more, same = more | same & digit, same & ~digit
+        return more | same
+
+    def least(self, among: int) -> int:
+        """The least of the numbers of the ways *among*."""
+        found = 0
+        for at in range(len(self.digits) - 1, -1, -1):
+            if low := among & ~self.digits[at]:
+                among = low
+            else:
+                found |= 1 << at
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """Every way the lost units can lie."""
+
+    every: int
+    falls: tuple[tuple[int, ...], ...]  # per unit and engine: the ways in which the unit falls on it
+    sure: tuple[int, ...]  # per engine: the bits that fall on it in every way
+
+    @classmethod
+    def of(cls, xcc: XccLayout) -> _Ways:
+        ways = sorted(
+            {_engines(xcc, losses) for losses in _losses(xcc.lost, xcc.arrays * xcc.engines, xcc.levels)}
+        )
+        picks = [bytes(49 if engine == one else 48 for one in range(256)) for engine in range(xcc.engines)]
+        certain = (1 << xcc.certain_units * xcc.pair) - 1
+        return cls(
+            every=(1 << len(ways)) - 1,
+            falls=tuple(
+                tuple(int(bytes(column).translate(pick), 2) for pick in picks)
+                for column in zip(*ways, strict=True)
+            ),
+            sure=tuple(mask & certain for mask in engine_masks(xcc, _none_lost(xcc))),
+        )
+
+    def worst(self, xcc: XccLayout, bits: int) -> int:
+        """What `worst_case` says."""
+        counts = [self._count(xcc, bits, engine) for engine in range(xcc.engines)]
+        idle = [self.every & ~count.at_least(1) for count in counts]
+        in_use = _Numbers(self.every)
+        for one in idle:
+            in_use.add(self.every & ~one)
+        worst, least, left = bits.bit_count(), 0, self.every
+        while left:
+            least, more = least + 1, left
+            for count, none in zip(counts, idle, strict=True):
+                more &= none | count.at_least(least + 1)
+            if poorest := left & ~more:  # the ways in which the poorest engine in use has just *least*
+                worst = min(worst, least * in_use.least(poorest))
+            left = more
+        return worst
+
+    def _count(self, xcc: XccLayout, bits: int, engine: int) -> _Numbers:
+        """How many of *bits* fall on *engine*."""
+        count = _Numbers(self.every, (bits & self.sure[engine]).bit_count())
+        for bit in range(xcc.certain_units * xcc.pair, min(bits.bit_length(), xcc.units * xcc.pair)):
+            if bits >> bit & 1:
+                count.add(self.falls[bit // xcc.pair][engine])
+        return count
+
+
 @lru_cache(maxsize=64)
-def _patterns(xcc: XccLayout) -> tuple[tuple[int, ...], ...] | None:
-    """Engine masks of every way the lost units can lie; None where there are too many ways."""
-    arrays = xcc.engines * xcc.arrays
-    if _ways(xcc.lost, arrays, xcc.levels) > MOST_PATTERNS:
+def _ways_of(xcc: XccLayout) -> _Ways | None:
+    """Every way the lost units can lie; None where they are too many to try."""
+    if _ways(xcc.lost, xcc.engines * xcc.arrays, xcc.levels) > MOST_PATTERNS:
         return None
-    return tuple({engine_masks(xcc, losses) for losses in _losses(xcc.lost, arrays, xcc.levels)})
+    return _Ways.of(xcc)
 
 
 def _losses(lost: int, arrays: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -100,7 +198,7 @@ def harvest_bound(xcc: XccLayout, bits: int) -> int:
 
     An uncertain unit may add to an engine in use (no harm) or bring in another with a single unit.
     """
-    masks = engine_masks(xcc, (0,) * (xcc.engines * xcc.arrays))
+    masks = engine_masks(xcc, _none_lost(xcc))
     certain = bits & ((1 << xcc.certain_units * xcc.pair) - 1)
     uncertain = bits & ~certain
     used = sum(1 for mask in masks if mask & certain)
