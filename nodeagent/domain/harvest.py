@@ -40,7 +40,7 @@ def worst_case(xcc: XccLayout, bits: int) -> int:
     if not bits:
         return 0
     if not xcc.lost or bits.bit_length() <= xcc.certain_units * xcc.pair:
-        return _paced(engine_masks(xcc, _none_lost(xcc)), bits)
+        return _paced(_unharvested(xcc), bits)
     ways = _ways_of(xcc)
     return harvest_bound(xcc, bits) if ways is None else ways.worst(xcc, bits)
 
@@ -70,8 +70,10 @@ def _engines(xcc: XccLayout, losses: Sequence[int]) -> bytes:
     return bytes(found[: xcc.units])
 
 
-def _none_lost(xcc: XccLayout) -> tuple[int, ...]:
-    return (0,) * (xcc.engines * xcc.arrays)
+@lru_cache(maxsize=64)
+def _unharvested(xcc: XccLayout) -> tuple[int, ...]:
+    """Per engine the mask bits that fall on it if the topmost units are the lost ones."""
+    return engine_masks(xcc, (0,) * (xcc.engines * xcc.arrays))
 
 
 def _paced(masks: tuple[int, ...], bits: int) -> int:
@@ -140,7 +142,7 @@ class _Ways:
                 tuple(int(bytes(column).translate(pick), 2) for pick in picks)
                 for column in zip(*ways, strict=True)
             ),
-            sure=tuple(mask & certain for mask in engine_masks(xcc, _none_lost(xcc))),
+            sure=tuple(mask & certain for mask in _unharvested(xcc)),
         )
 
     def worst(self, xcc: XccLayout, bits: int) -> int:
@@ -198,7 +200,7 @@ def harvest_bound(xcc: XccLayout, bits: int) -> int:
 
     An uncertain unit may add to an engine in use (no harm) or bring in another with a single unit.
     """
-    masks = engine_masks(xcc, _none_lost(xcc))
+    masks = _unharvested(xcc)
     certain = bits & ((1 << xcc.certain_units * xcc.pair) - 1)
     uncertain = bits & ~certain
     used = sum(1 for mask in masks if mask & certain)

@@ -53,6 +53,31 @@ def test_exact_gives_the_count_asked_in_a_good_arrangement() -> None:
     assert (len(chosen), MI300X.effective(chosen)) == (76, 72)
 
 
+def test_exact_does_not_leave_ragged_ends() -> None:
+    """42 CUs of an idle MI300X would work like 40 on one engine of each XCC, and leave 96; they leave 224."""
+    chosen = choose(MI300X, MI300X.everything, 42, Shape.EXACT)
+    assert chosen is not None
+    assert MI300X.effective(chosen) == 32
+    assert MI300X.effective(MI300X.everything - chosen) == 224
+
+
+@given(levels=st.sets(st.integers(0, 37), max_size=30), share=st.integers(1, 8))
+def test_exact_takes_the_same_of_every_xcc(levels, share) -> None:
+    """Where the same is free on each XCC of an MI300X, and the count divides by them, they stay alike."""
+    free = MI300X.everything - CuSet.of(level * 8 + xcc for level in levels for xcc in range(8))
+    chosen = choose(MI300X, free, share * 8, Shape.EXACT)
+    assert chosen is not None
+    assert all(CuSet.span(level * 8, 8) <= chosen for level in {cu // 8 for cu in chosen})
+
+
+def test_what_does_not_divide_by_the_xccs_comes_from_what_is_broken() -> None:
+    """A CU more than eight each is taken where one XCC has it alone, not from a step that all have."""
+    free = MI300X.everything - CuSet.span(256, 7)
+    chosen = choose(MI300X, free, 65, Shape.EXACT)
+    assert chosen is not None
+    assert 263 in chosen
+
+
 def test_exact_rounds_up_to_pairs_and_one_per_xcc(machines) -> None:
     """No XCC goes without and no WGP is split, however little is asked."""
     assert granted_size(MI300X, 1, Shape.EXACT) == 8
