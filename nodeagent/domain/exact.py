@@ -50,6 +50,9 @@ def _alike(geometry: Geometry, room: Sequence[list[int]], total: int) -> list[li
         return None
     xcc = geometry.layout(geometry.xccs - 1)  # where the XCCs are not alike, the last has the fewest units
     units = _best_units(xcc, common, share, share)
+    chosen = [list(units) for _ in room]
+    if not over:
+        return chosen
     harm = {unit: -_works_like(xcc, [*units, unit]) for free in room for unit in free}
     spare = sorted(
         (harm[unit], unit in common, -unit, at)
@@ -57,7 +60,6 @@ def _alike(geometry: Geometry, room: Sequence[list[int]], total: int) -> list[li
         for unit in free
         if unit not in units
     )
-    chosen = [list(units) for _ in room]
     for _, _, down, at in spare[:over]:
         chosen[at].append(-down)
     return chosen
