@@ -15,6 +15,7 @@ from nodeagent.adapters.service_manager import take_service_manager
 from nodeagent.adapters.sole import sole
 from nodeagent.api.server import AgentServer, Hooks, ServerSettings, inherited_path
 from nodeagent.cli.logs import configure_logging
+from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.errors import InvalidField
 
 log = structlog.get_logger()
@@ -52,6 +53,16 @@ def _socket(wanted: Path) -> Path:
     return opened or wanted
 
 
+def server_settings(config: settings.Config, web: Endpoint | None) -> ServerSettings:
+    """How the API is served; *web*: where it can be read by TCP as well."""
+    return ServerSettings(
+        socket=config.server.socket,
+        threads=config.server.threads,
+        classify=wiring.classifier(config),
+        web=web,
+    )
+
+
 def _serve(config: settings.Config, simulate: str | None, launcher: Launcher) -> None:
     manager = take_service_manager()  # before gunicorn, which would say READY for a worker to come
     if simulate:
@@ -59,12 +70,7 @@ def _serve(config: settings.Config, simulate: str | None, launcher: Launcher) ->
     else:
         node = wiring.this_node(launcher)
     built = wiring.build(config, node, manager=manager)
-    server = ServerSettings(
-        socket=config.server.socket,
-        threads=config.server.threads,
-        classify=wiring.classifier(config),
-        web=built.web,
-    )
+    server = server_settings(config, built.web)
     gc.freeze()  # what is loaded by now stays: no collection need walk through it, while a grant waits
     log.info("serving", socket=str(config.server.socket), machine=node.machine)
     AgentServer(lambda: built.app, server, Hooks(start=built.start, stop=built.stop)).run()

@@ -135,7 +135,9 @@ def test_wrong_types_are_told_in_words_of_json(user, body, why):
 )
 def test_only_plain_utf8_json_is_read(user, headers, status):
     """Another media type, charset or encoding is a 415."""
-    assert user.post("/v1/leases", data=b"{}", headers=headers).status_code == status
+    answer = user.post("/v1/leases", data=b"{}", headers=headers)
+    assert answer.status_code == status
+    assert answer.json.get("code") == ("UnsupportedMedia" if status == 415 else None)
 
 
 def test_wrong_input_is_never_repeated(user):

@@ -7,8 +7,12 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.api.app import ApiSettings, create_app
-from nodeagent.domain.measures import Measures, Sensors, Use
+from nodeagent.domain.device import DeviceState
+from nodeagent.domain.lease import HolderKind, SliceState
+from nodeagent.domain.measures import Measures, PciLink, Sensors, Use
+from nodeagent.domain.mode import Bypass, Mode, Modes
 from nodeagent.service.histogram import Histogram
+from nodeagent.service.orders import BypassView
 
 from .conftest import identify
 
@@ -74,15 +78,74 @@ def test_a_cards_sensors_have_hamis_names(user, agent):
     assert len({name for name in found if name[0] == "hami_host_gpu_memory_used_bytes"}) <= len(cards)
 
 
+def test_what_the_node_enforces_is_told(user, agent):
+    """The version, whether all is bypassed, who is only observed, and what would have come of requests."""
+    bypass = BypassView(Bypass(agent.clock.boot_id, 60, 0, 0, "a bad night"), seen=True)
+    modes = Modes({HolderKind.SLURM: Mode.OBSERVE})
+    usual = agent.node()
+    agent.node = lambda: replace(usual, bypass=bypass, modes=modes, observed={("slurm", "granted"): 3})
+    found = samples(user.get("/metrics"))
+    assert found["nodeagent_info", "0.1.0"] == 1
+    assert found["nodeagent_bypassed",] == 1
+    assert (found["nodeagent_observed", "slurm"], found["nodeagent_observed", "process"]) == (1, 0)
+    assert found["nodeagent_observed_requests_total", "slurm", "granted"] == 3
+    agent.node = lambda: usual
+    assert samples(user.get("/metrics"))["nodeagent_bypassed",] == 0
+
+
+def test_what_devices_have_is_told(user, agent):
+    """Sizes, queue slots, what others use, and what a slice that is not proved clean keeps back."""
+    first, second = agent.found.devices
+    sick = replace(second, state=DeviceState.UNHEALTHY)
+    agent.found = replace(agent.found, devices=(replace(first, foreign_bytes=5 << 30), sick))
+    lease = agent.add(1000)
+    agent.known[lease.id] = replace(
+        lease, slices=tuple(replace(one, state=SliceState.QUARANTINED) for one in lease.slices)
+    )
+    found = samples(user.get("/metrics"))
+    assert found["nodeagent_device_grantable_vram_bytes", *DEVICE] == 190 << 30
+    assert found["nodeagent_device_foreign_vram_bytes", *DEVICE] == 5 << 30
+    assert found["nodeagent_device_queue_slots", *DEVICE] == 24
+    assert found["nodeagent_device_free_queue_slots", *DEVICE] == 22
+    assert found["nodeagent_device_healthy", *DEVICE] == 1
+    assert found["nodeagent_device_healthy", sick.key, sick.product] == 0
+    assert found["nodeagent_quarantined_slices", first.key] == 1
+    assert found["nodeagent_quarantined_vram_bytes", first.key] == 4 << 30
+
+
+def test_what_is_looked_at_hourly_is_told(user, agent):
+    """Idle VRAM and its drift, a card's link and temperature, and what the kernel's log said of it."""
+    device = agent.found.devices[0]
+    agent.measured = replace(
+        MEASURED,
+        idle_bytes={device.pool: 300 << 20},
+        drift_bytes={device.pool: 40 << 20},
+        links={device.pci: PciLink(8, 16, 16.0, 32.0)},
+        sensors={device.pci: Sensors(celsius=61.5)},
+        faults={(device.pci, "ring_timeout"): 2},
+        log_lost=1,
+    )
+    found = samples(user.get("/metrics"))
+    assert found["nodeagent_device_idle_vram_bytes", *DEVICE] == 300 << 20
+    assert found["nodeagent_device_idle_drift_bytes", *DEVICE] == 40 << 20
+    assert found["nodeagent_pcie_link_width", device.pci] == 8
+    assert found["nodeagent_pcie_link_max_width", device.pci] == 16
+    assert found["nodeagent_pcie_link_gigatransfers", device.pci] == 16
+    assert 61.5 in [value for name, value in found.items() if name[0] == "hami_host_gpu_temperature_celsius"]
+    assert sorted(value for name, value in found.items() if name[0] == "nodeagent_kernel_faults_total") == [2]
+    assert found["nodeagent_kernel_log_lost_total",] == 1
+
+
 def test_times_are_histograms(user, agent):
     """Grants and releases have cumulative buckets, a count and a sum."""
     took = Histogram()
     took.observe(0.02)
-    agent.measured = replace(MEASURED, grants=took.buckets())
+    agent.measured = replace(MEASURED, grants=took.buckets(), releases=took.buckets())
     found = samples(user.get("/metrics"))
     assert found["nodeagent_grant_seconds_bucket", "0.01"] == 0
     assert found["nodeagent_grant_seconds_bucket", "0.025"] == 1
-    assert (found["nodeagent_grant_seconds_count",], found["nodeagent_grant_seconds_sum",]) == (1, 0.02)
+    for name in ("nodeagent_grant_seconds", "nodeagent_release_seconds"):
+        assert (found[f"{name}_count",], found[f"{name}_sum",]) == (1, 0.02)
 
 
 def test_leases_are_there_where_they_are_wanted(agent, clock, client_of, user):
@@ -97,6 +160,8 @@ def test_leases_are_there_where_they_are_wanted(agent, clock, client_of, user):
     assert found["hami_vgpu_memory_used_bytes", *vgpu] == 2 << 30
     assert found["hami_vgpu_memory_limit_bytes", *vgpu] == 4 << 30
     assert found["nodeagent_lease_cus", *lease] == 64
+    assert found["nodeagent_lease_busy_cus", *lease] == 16
+    assert found["nodeagent_lease_queue_slots", *lease] == 2
     assert found["nodeagent_lease_queues", *lease] == 3
     assert found["nodeagent_lease_evicted_seconds", *lease] == 1.5
     assert "trainer" not in text.text and "job-17" not in text.text

@@ -62,6 +62,7 @@ def test_the_media_type_is_the_callers_choice(user, agent, accept, media):
     answer = user.post("/v1/leases", json={}, headers={} if accept is None else {"Accept": accept})
     assert answer.content_type == (media or "application/problem+json")
     assert answer.status_code == (201 if media else 406)
+    assert ("NotAcceptable" in answer.text) is (media is None)
     assert len(agent.orders) == (1 if media else 0)
 
 

@@ -6,18 +6,18 @@ What exists is read from the code itself: the parsers, the routes, the settings,
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import json
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
+
+from tests.exercised import names
 
 ROOT = Path(__file__).resolve().parents[2]
 # The tests' page and comparison, as tests/docs/conftest.py has them.
@@ -151,24 +151,20 @@ def test_every_config_key_is_documented_with_its_default(page: Read, same: Same)
 
 def test_every_refusal_code_is_documented(page: Read, same: Same) -> None:
     """docs/refusals.md has a row for each refusal code."""
-    codes = importlib.import_module("nodeagent.domain.refusals").Code
-    same("docs/refusals.md", {code.value for code in codes}, page("refusals.md").rows("Refusal codes"))
+    same("docs/refusals.md", names.refusals(), page("refusals.md").rows("Refusal codes"))
 
 
 def test_every_problem_code_is_documented_with_its_status(page: Read, same: Same) -> None:
     """docs/refusals.md has a row for each problem code, with the HTTP status that it comes with."""
-    problems = importlib.import_module("nodeagent.api.problems")
-    kinds = [*problems.KINDS.values(), *(x for x in vars(problems).values() if isinstance(x, problems.Kind))]
     rows = page("refusals.md").rows("Problem codes")
-    same("docs/refusals.md", {kind.code for kind in kinds}, rows)
-    for kind in kinds:
+    same("docs/refusals.md", names.problems(), rows)
+    for kind in names.kinds_of_problem():
         assert int(rows[kind.code].split("|")[0]) == kind.status, kind.code
 
 
 def test_every_code_of_the_client_is_documented(page: Read, same: Same) -> None:
     """docs/cli.md has a row for each code that gpulease itself gives, with its exit code."""
-    errors = importlib.import_module("gpulease.errors")
-    own = {error.code: error.exit_code for error in tree(errors.GpuleaseError)}
+    own = {error.code: error.exit_code for error in names.kinds_of_error()}
     rows = page("cli.md").rows("Codes of gpulease itself")
     assert set(rows) <= set(own), f"docs/cli.md names {set(rows) - set(own)}, which do not exist"
     elsewhere = page("refusals.md").rows("Problem codes")
@@ -181,65 +177,19 @@ def test_the_library_is_documented(page: Read, same: Same) -> None:
     """docs/client.md has a row for each method of the client, and for each error."""
     gpulease = importlib.import_module("gpulease")
     methods = {name for name in vars(gpulease.Client) if not name.startswith("_")}
-    errors = {error.__name__ for error in tree(gpulease.GpuleaseError)} & set(gpulease.__all__)
+    errors = {error.__name__ for error in names.kinds_of_error()} & set(gpulease.__all__)
     same("docs/client.md", methods | errors, page("client.md").rows("Python library"))
-
-
-def tree(kind: type[Any]) -> Iterator[type[Any]]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from tree(child)
 
 
 def test_every_event_kind_is_documented(page: Read, same: Same) -> None:
     """docs/api.md has a row for each kind of event that the agent writes."""
-    same("docs/api.md", set(event_kinds()), page("api.md").rows("Event kinds"))
-
-
-def event_kinds() -> Iterator[str]:
-    """What use cases and wiring hand to ``event(…)``, directly or as *kind* through a method that does."""
-    package = ROOT / "nodeagent"
-    for module in (*(package / "service").glob("*.py"), *(package / "wiring").glob("*.py")):
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                kinds = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-                told = [default for argument, default in kinds if argument.arg == "kind" and default]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                told = node.args[:1] if node.func.attr == "event" else []
-                told += [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
-            else:
-                continue
-            for argument in told:
-                yield from literals(argument)
-
-
-def literals(node: ast.expr) -> Iterator[str]:
-    if isinstance(node, ast.IfExp):
-        yield from literals(node.body)
-        yield from literals(node.orelse)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
+    same("docs/api.md", names.events(), page("api.md").rows("Event kinds"))
 
 
 def test_every_metric_is_documented(page: Read, same: Same) -> None:
     """docs/metrics.md has a row for each metric that the agent serves, whatever the node has."""
-    metrics = importlib.import_module("nodeagent.api.metrics")
-    agent = SimpleNamespace(
-        node=lambda: SimpleNamespace(
-            name="x",
-            version="0",
-            ready=True,
-            bypass=None,
-            observed={},
-            modes=SimpleNamespace(observed=()),
-        ),
-        inventory=lambda: SimpleNamespace(devices=()),
-        held=lambda: (),
-        measures=importlib.import_module("nodeagent.domain.measures").Measures,
-    )
-    text = metrics.exposition(metrics.AgentCollector(agent, metrics.RefusalCounter(), leases=True))
     told = [name for heading in METRICS for name in page("metrics.md").rows(heading)]
-    same("docs/metrics.md", re.findall(r"^# TYPE (\S+)", text, re.M), told)
+    same("docs/metrics.md", names.metrics(), told)
 
 
 def test_every_shipped_machine_is_documented(page: Read, same: Same) -> None:

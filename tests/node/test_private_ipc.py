@@ -157,9 +157,11 @@ STAY = "setsid sleep 600 >/dev/null 2>&1 <&1 & echo $(readlink /proc/self/ns/ipc
 
 
 def test_the_lease_says_so_and_lets_nothing_else_in(node, made):
-    """The lease is stated private; exec does not enter it, and its IPC view says why it is empty."""
+    """The lease is stated private, its command launched; exec does not enter it, its IPC view says why."""
     (lease,) = (one for one in node.live() if one["state"] == "active")
     assert lease["guarantee"]["ipc"] == "private"
+    events = node.http("GET", f"/v1/events?lease={lease['id']}").body["events"]
+    assert [one["uid"] for one in events if one["kind"] == "launched"] == [USER]
     entering = node.gpulease("exec", str(lease["id"]), "--", "true", user=USER, cwd="/")
     assert (entering.returncode, "ipc=private" in entering.stderr) == (125, True)
     told = node.http("GET", f"/v1/leases/{lease['id']}/ipc").body

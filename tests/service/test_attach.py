@@ -96,6 +96,7 @@ def test_a_lease_that_lives_by_its_holder_is_not_renewed(house: House, children)
     with pytest.raises(NotAllowed, match="by its process"):
         house.agent.renew(user(), lease.id)
     assert house.agent.renew(user(), lease.id, 100).anchor.ttl_seconds == 100
+    assert house.kinds(lease)[-1] == "renewed"
 
 
 def test_a_renewal_keeps_to_the_sites_bound(house: House, clock: TurnedClock) -> None:

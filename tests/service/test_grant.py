@@ -290,6 +290,8 @@ def test_a_draining_device_grants_nothing_and_its_leases_go_on(house: House) -> 
     assert house.agent.renew(user(), lease.id).state is LeaseState.ACTIVE
     house.agent.undrain(admin(), device)
     assert house.grant(user(), cus=8, device=(device,))
+    told = [(event.kind, event.reason) for event in house.ledger.events() if event.kind.endswith("drained")]
+    assert told == [("drained", "maintenance"), ("undrained", None)]
 
 
 def test_only_an_administrator_goes_before_all_others(house: House) -> None:

@@ -69,6 +69,7 @@ def watch_of(house: House, policy: WatchPolicy = REPORT, **changes: Any) -> tupl
         foreign,
         policy,
         changes.get("further", ()),
+        changes.get("stop"),
         over=changes.get("over", lambda leases: None),
         spared=changes.get("spared", lambda: False),
     )
@@ -277,6 +278,19 @@ def test_foreign_users_are_told_once_and_not_granted(house: House, children) -> 
     figures.end(child.pid)
     watch.look()
     assert house.agent.free(figures.device.key).vram_bytes == before
+
+
+def test_a_foreign_container_that_is_stopped_is_told(house: House, children) -> None:
+    """Each time that one is, with its device; of a process that is in none, nothing is."""
+    inside, outside = children.sleeper(), children.sleeper()
+    watch, _ = watch_of(house, stop={inside.pid: "c0ffee"}.get)
+    figures = Figures(house)
+    for child in (inside, outside):
+        figures.set(child.pid, GIB, queues=1)
+    watch.look()
+    (told,) = events(house, "container_stopped")
+    assert (told.device, told.data) == (figures.device.key, {"container": "c0ffee"})
+    assert "docker.on_foreign" in (told.reason or "")
 
 
 def test_foreign_use_takes_nothing_from_who_holds(house: House, children) -> None:
