@@ -97,7 +97,7 @@ def test_what_devices_have_is_told(user, agent):
     """Sizes, queue slots, what others use, and what a slice that is not proved clean keeps back."""
     first, second = agent.found.devices
     sick = replace(second, state=DeviceState.UNHEALTHY)
-    agent.found = replace(agent.found, devices=(replace(first, foreign_bytes=5 << 30), sick))
+    agent.found = replace(agent.found, devices=(replace(first, foreign_bytes=5 << 30, shares=7), sick))
     lease = agent.add(1000)
     agent.known[lease.id] = replace(
         lease, slices=tuple(replace(one, state=SliceState.QUARANTINED) for one in lease.slices)
@@ -107,6 +107,7 @@ def test_what_devices_have_is_told(user, agent):
     assert found["nodeagent_device_foreign_vram_bytes", *DEVICE] == 5 << 30
     assert found["nodeagent_device_queue_slots", *DEVICE] == 24
     assert found["nodeagent_device_free_queue_slots", *DEVICE] == 22
+    assert found["nodeagent_device_free_shares", *DEVICE] == 6
     assert found["nodeagent_device_healthy", *DEVICE] == 1
     assert found["nodeagent_device_healthy", sick.key, sick.product] == 0
     assert found["nodeagent_quarantined_slices", first.key] == 1

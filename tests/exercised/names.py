@@ -125,5 +125,5 @@ def _spellings(category: str, name: str) -> tuple[str, ...]:
     if category == "refusal":
         return name, f"Code.{importlib.import_module('nodeagent.domain.refusals').Code(name).name}"
     if category == "setting":
-        return name, name.partition(".")[2]
+        return name, name.rpartition(".")[2]
     return name, f"{name}Error"  # as UsageError, whose code is Usage

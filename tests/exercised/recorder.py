@@ -87,17 +87,18 @@ def metrics(module: ModuleType) -> None:
 
 
 def settings(module: ModuleType) -> None:
-    sections = {field.annotation: name for name, field in module.Config.model_fields.items()}
-    real = module._Section.__getattribute__
+    base, own = module.Config.__base__, module.Config.model_fields
+    sections = {field.annotation: f"{name}." for name, field in own.items()} | {module.Config: ""}
+    real = base.__getattribute__
 
     def read(section: Any, name: str) -> Any:
         value, kind = real(section, name), type(section)
         field = kind.model_fields.get(name) if kind in sections else None
         if field is not None and value != field.default and by_the_product(sys._getframe(1)):
-            note("setting", f"{sections[kind]}.{name}")
+            note("setting", sections[kind] + name)
         return value
 
-    module._Section.__getattribute__ = read
+    base.__getattribute__ = read
 
 
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
