@@ -31,7 +31,10 @@ _MARGIN_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class HookDevice:
-    """What the hook holds of one device. *cus* empty: no mask. *unit*: how many CUs must stay together."""
+    """What the hook holds of one device. *cus* empty: no mask. *unit*: how many CUs must stay together.
+
+    *queue_level*: the priority of queues that ask for none, and the highest there is; None: as programs ask.
+    """
 
     gpu_id: int
     render_minor: int
@@ -39,6 +42,7 @@ class HookDevice:
     device_cus: int
     unit: int
     cus: CuSet
+    queue_level: int | None = None
 
 
 def shown_bytes(vram_bytes: int) -> int:
@@ -130,6 +134,6 @@ def _device(device: HookDevice) -> bytes:
         device.device_cus,
         device.unit,
         (bits + 31) // 32 * 32,
-        0,
+        0 if device.queue_level is None else device.queue_level + 1,
         device.cus.bits.to_bytes(MAX_CUS // 8, "little"),
     )

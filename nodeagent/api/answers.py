@@ -52,6 +52,7 @@ class GuaranteeAnswer(Answer):
     compute: str
     visibility: str
     ipc: str
+    queues: str
 
 
 class ContainerDeviceAnswer(Answer):
@@ -105,6 +106,7 @@ class LeaseAnswer(Answer):
     container: ContainerAnswer | None
     request_id: str | None
     priority: str | None
+    queue_priority: str | None
     queue: QueueAnswer | None  # of a queued lease
     created_at: str | None
     expires_at: str | None

@@ -180,6 +180,7 @@ class LeaseOrderBody(Body):
     link_bind: Flag = False
     require: RequireBody = RequireBody()
     priority: Literal["high", "normal", "low"] = "normal"
+    queue_priority: Literal["high", "normal", "low"] = "normal"
     cdi: Flag = False
     ttl_seconds: Given[Ttl] = None
     wait_seconds: Annotated[int, Field(ge=0, le=LONGEST_TTL), INTEGRAL] = 0

@@ -23,6 +23,7 @@ from nodeagent.service.orders import AnchorOrder, Caller, Order
 
 # How long the caller would wait is no part of what it asks for: a retry has less time left.
 _NOT_IN_DIGEST = {"request_id", "wait_seconds"}
+_LATER = {"cdi": False, "queue_priority": "normal"}  # not asked for, as in digests from before there was any
 
 
 def order_of(body: LeaseOrderBody, caller: Caller) -> Order:
@@ -51,7 +52,8 @@ def digest(body: LeaseOrderBody) -> str:
     Defaults that come from the caller's process are not in it, so that a retry by another process of the same
     user is the same request.
     """
-    asked = body.model_dump(mode="json", exclude=_NOT_IN_DIGEST | ({"cdi"} if not body.cdi else set()))
+    unasked = {name for name, plain in _LATER.items() if getattr(body, name) == plain}
+    asked = body.model_dump(mode="json", exclude=_NOT_IN_DIGEST | unasked)
     for each in asked["slices"]:
         if not each["partition"]:
             del each["partition"]  # as in digests from before there was any
@@ -103,6 +105,7 @@ def _request(body: LeaseOrderBody) -> Request:
         require=_requirement(body.require),
         priority=Priority(body.priority),
         cdi=body.cdi,
+        queue_priority=Priority(body.queue_priority),
     )
 
 

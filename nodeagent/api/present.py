@@ -240,6 +240,7 @@ class Presenter:
             container=None if container is None else _container(container),
             request_id=lease.request_id,
             priority=lease.request.priority,
+            queue_priority=lease.request.queue_priority,
             queue=self._queue(lease, standing),
             created_at=timestamp(lease.created_at),
             expires_at=self._ends(lease),
@@ -262,6 +263,7 @@ class Presenter:
             container=None,
             request_id=None,
             priority=None,
+            queue_priority=None,
             queue=self._queue(lease, standing),
             created_at=None,
             expires_at=self._ends(lease),
@@ -316,6 +318,7 @@ def _guarantee(guarantee: Guarantee) -> answers.GuaranteeAnswer:
         compute=guarantee.compute,
         visibility=guarantee.visibility,
         ipc=guarantee.ipc,
+        queues=guarantee.queues,
     )
 
 

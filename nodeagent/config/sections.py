@@ -183,6 +183,9 @@ class Limits(_Section):
         le=86_400,
         description="time that one user's waiting requests keep devices on end",
     )
+    queue_priority: Literal["high", "normal", "low"] = Field(
+        default="normal", description="the highest priority of hardware queues that one may ask for"
+    )
 
 
 class Privacy(_Section):

@@ -38,6 +38,14 @@ class Ipc(StrEnum):
     SHARED = "shared"
 
 
+class Queues(StrEnum):
+    """What holds the priority of hardware queues at the lease's level."""
+
+    SUPERVISED = "supervised"
+    HOOK = "hook"
+    NONE = "none"  # programs choose among all there are
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """What one means holds of a lease; None: nothing of this kind."""
@@ -46,6 +54,7 @@ class Hold:
     compute: Compute | None = None
     visibility: Visibility | None = None
     ipc: Ipc | None = None
+    queues: Queues | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class Guarantee:
     compute: Compute = Compute.NONE
     visibility: Visibility = Visibility.ENVIRONMENT
     ipc: Ipc = Ipc.SHARED
+    queues: Queues = Queues.NONE
 
     @property
     def for_one_command(self) -> bool:
@@ -70,12 +80,13 @@ class Guarantee:
             compute=_strongest([self.compute, *(hold.compute for hold in holds)]) or self.compute,
             visibility=_strongest([self.visibility, *(hold.visibility for hold in holds)]) or self.visibility,
             ipc=_strongest([self.ipc, *(hold.ipc for hold in holds)]) or self.ipc,
+            queues=_strongest([self.queues, *(hold.queues for hold in holds)]) or self.queues,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """The floor that a request demands; None demands nothing."""
+    """The floor that a request demands; None demands nothing. Of queues nothing can be demanded."""
 
     memory: Memory | None = None
     compute: Compute | None = None

@@ -25,6 +25,11 @@ class Priority(StrEnum):
     NORMAL = "normal"
     LOW = "low"
 
+    def above(self, other: Priority) -> bool:
+        """Whether it comes before *other*."""
+        every = list(Priority)
+        return every.index(self) < every.index(other)
+
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
@@ -66,3 +71,4 @@ class Request:
     require: Requirement = Requirement()
     priority: Priority = Priority.NORMAL
     cdi: bool = False  # containers are given the lease as a CDI device
+    queue_priority: Priority = Priority.NORMAL  # of its hardware queues

@@ -14,7 +14,7 @@ from nodeagent.domain.container import Engine
 from nodeagent.domain.seccomp_calls import BY_CAPABILITY, PLAIN, UNKNOWN
 
 # As nodeagent/hook/supervisor_filter.c: KFD by the low byte, whatever the others are; DRM with its type.
-KFD = (0x16, 0x1A, 0x20, 0x22, 0x24, 0x27, 0x81)
+KFD = (0x02, 0x07, 0x16, 0x1A, 0x20, 0x22, 0x24, 0x27, 0x81)
 DRM = (0x6440, 0x6450, 0x64B2)
 
 # The first that hand listenerPath on (moby 42604, containers/common 945). Older ones drop it, and then their

@@ -27,7 +27,7 @@ struct limits_device {
 	uint32_t cus;			/* of the whole device */
 	uint32_t unit;			/* CUs that a mask must keep together: 1, or 2 for WGP pairs */
 	uint32_t mask_bits;		/* 0: no CU mask */
-	uint32_t reserved;
+	uint32_t queue_level;		/* the highest priority of a queue, plus 1; 0, as before there was any: as asked */
 	uint32_t mask[MASK_WORDS];
 };
 

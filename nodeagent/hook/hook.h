@@ -113,6 +113,7 @@ long gem_op(struct hook *hook, int fd, unsigned long request, struct drm_gem_op 
 long available_memory(struct hook *hook, int fd, unsigned long request, struct kfd_available_memory *answer);
 long set_svm(struct hook *hook, int fd, unsigned long request, struct kfd_svm *svm);
 long create_queue(struct hook *hook, int fd, unsigned long request, struct kfd_create_queue *queue);
+long update_queue(struct hook *hook, int fd, unsigned long request, struct kfd_update_queue *update);
 long set_cu_mask(struct hook *hook, int fd, unsigned long request, struct kfd_set_cu_mask *set);
 long release(struct hook *hook, int fd, unsigned long request, void *argument, uint32_t space, uint64_t id);
 void remember(struct hook *hook, struct handle handle);

@@ -13,6 +13,7 @@ enum call {
 	CALL_SVM,
 	CALL_CREATE_QUEUE,
 	CALL_DESTROY_QUEUE,
+	CALL_UPDATE_QUEUE,
 	CALL_SET_CU_MASK,
 	CALL_CREATE_PROCESS,
 	CALL_GEM_CREATE,
@@ -32,6 +33,7 @@ static const uint8_t needed[] = {
 	[CALL_SVM] = sizeof(struct kfd_svm),
 	[CALL_CREATE_QUEUE] = sizeof(struct kfd_create_queue),
 	[CALL_DESTROY_QUEUE] = sizeof(uint32_t),
+	[CALL_UPDATE_QUEUE] = sizeof(struct kfd_update_queue),
 	[CALL_SET_CU_MASK] = sizeof(struct kfd_set_cu_mask),
 	[CALL_CREATE_PROCESS] = 0,
 };
@@ -51,6 +53,8 @@ static enum call kfd_call(uint32_t number)
 		return CALL_CREATE_QUEUE;
 	case KFD_DESTROY_QUEUE:
 		return CALL_DESTROY_QUEUE;
+	case KFD_UPDATE_QUEUE:
+		return CALL_UPDATE_QUEUE;
 	case KFD_SET_CU_MASK:
 		return CALL_SET_CU_MASK;
 	case KFD_CREATE_PROCESS:
@@ -134,6 +138,8 @@ static long govern(struct hook *hook, int fd, unsigned long request, void *argum
 	case CALL_DESTROY_QUEUE:
 		return release(hook, fd, request, argument, SPACE_QUEUE,
 			       ((struct kfd_destroy_queue *)argument)->queue_id);
+	case CALL_UPDATE_QUEUE:
+		return update_queue(hook, fd, request, argument);
 	case CALL_SET_CU_MASK:
 		return set_cu_mask(hook, fd, request, argument);
 	case CALL_CREATE_PROCESS:

@@ -19,6 +19,7 @@
 enum kfd_number {
 	KFD_CREATE_QUEUE = 0x02,
 	KFD_DESTROY_QUEUE = 0x03,
+	KFD_UPDATE_QUEUE = 0x07,
 	KFD_ALLOC_MEMORY = 0x16,
 	KFD_FREE_MEMORY = 0x17,
 	KFD_SET_CU_MASK = 0x1a,
@@ -37,6 +38,7 @@ enum drm_number {
 
 #define REQUEST_SET_CU_MASK 0x40104b1aUL
 #define REQUEST_DESTROY_QUEUE 0xc0084b03UL
+#define REQUEST_UPDATE_QUEUE 0x40184b07UL
 
 struct kfd_create_queue {
 	uint64_t ring, write_pointer, read_pointer, doorbell;
@@ -48,6 +50,11 @@ struct kfd_create_queue {
 
 struct kfd_destroy_queue {
 	uint32_t queue_id, pad;
+};
+
+struct kfd_update_queue {
+	uint64_t ring;
+	uint32_t queue_id, ring_size, percentage, priority;
 };
 
 struct kfd_alloc_memory {

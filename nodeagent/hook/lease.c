@@ -4,6 +4,7 @@
  * environment is asked last, and then only for the name of a file that must be root's as well.
  */
 #include "hook.h"
+#include "priority.h"
 
 #define FIXED_PATH "/etc/gpulease/limits"
 #define HOOK_ROOT "/run/nodeagent/hook/"
@@ -32,7 +33,8 @@ static int is_valid(const struct limits *limits, int64_t size)
 	for (uint32_t i = 0; i < limits->devices; i++) {
 		const struct limits_device *device = &limits->device[i];
 
-		if (device->unit < 1 || device->unit > 2 || device->mask_bits > MASK_WORDS * 32)
+		if (device->unit < 1 || device->unit > 2 || device->mask_bits > MASK_WORDS * 32 ||
+		    device->queue_level > PRIORITY_MAX + 1)
 			return 0;
 	}
 	return 1;

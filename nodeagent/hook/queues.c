@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The calls that make queues and choose their CUs. */
+/* The calls that make queues, and choose their CUs and their priority. */
 #include "hook.h"
+#include "priority.h"
 
 #define MASK_BITS_ALIGN 32u
 
@@ -18,33 +19,44 @@ static long set_mask(int fd, unsigned long request, const struct limits_device *
 	return sys_ioctl(fd, request, &set);
 }
 
-/*
- * A new queue gets the lease's CUs before the program knows its number, hence before any work. Where the kernel
- * refuses the mask, a strict lease gets no queue.
- */
+/* Of a new queue; where the kernel refuses the mask, a strict lease gets none: -ENOMEM. */
+static long give_cus(struct hook *hook, int fd, const struct limits_device *limits, uint32_t queue)
+{
+	struct kfd_destroy_queue destroy = { queue, 0 };
+
+	if (!is_error(set_mask(fd, REQUEST_SET_CU_MASK, limits, queue, limits->mask)))
+		return 0;
+	if (hook->limits.flags & LIMITS_STRICT) {
+		hook_say(hook, "the kernel refused the CU mask", "/dev/kfd", "no queue is made");
+		sys_ioctl(fd, REQUEST_DESTROY_QUEUE, &destroy);
+		return -ENOMEM;
+	}
+	hook_say(hook, "the kernel refused the CU mask", "/dev/kfd", "the queue has all CUs");
+	return 0;
+}
+
+static int has_cus(const struct kfd_create_queue *queue)
+{
+	return queue->type == QUEUE_COMPUTE || queue->type == QUEUE_COMPUTE_AQL;
+}
+
+/* A new queue gets the lease's priority and CUs before the program knows its number, hence before any work. */
 long create_queue(struct hook *hook, int fd, unsigned long request, struct kfd_create_queue *queue)
 {
 	const int device = device_of_gpu(&hook->limits, queue->gpu_id);
 	const struct limits_device *limits = device < 0 ? NULL : &hook->limits.device[device];
+	const uint32_t asked = queue->priority;
 	long result;
 
 	if (!limits)
 		return -ENOMEM;	/* a GPU that is not leased runs nothing */
+	queue->priority = priority_within(limits, asked);
 	result = sys_ioctl(fd, request, queue);
-	if (is_error(result) || !limits->mask_bits)
+	queue->priority = asked;
+	if (!is_error(result) && limits->mask_bits && has_cus(queue))
+		result = give_cus(hook, fd, limits, queue->queue_id);
+	if (is_error(result) || !(limits->mask_bits || limits->queue_level))
 		return result;
-	if (queue->type != QUEUE_COMPUTE && queue->type != QUEUE_COMPUTE_AQL)
-		return result;
-	if (is_error(set_mask(fd, REQUEST_SET_CU_MASK, limits, queue->queue_id, limits->mask))) {
-		struct kfd_destroy_queue destroy = { queue->queue_id, 0 };
-
-		if (hook->limits.flags & LIMITS_STRICT) {
-			hook_say(hook, "the kernel refused the CU mask", "/dev/kfd", "no queue is made");
-			sys_ioctl(fd, REQUEST_DESTROY_QUEUE, &destroy);
-			return -ENOMEM;
-		}
-		hook_say(hook, "the kernel refused the CU mask", "/dev/kfd", "the queue has all CUs");
-	}
 	remember(hook, (struct handle){ queue->queue_id, 0, SPACE_QUEUE, (uint32_t)device });
 	return result;
 }
@@ -62,6 +74,19 @@ static int device_of_queue(struct hook *hook, uint32_t queue)
 		device = (int)known->device;
 	hook_leave(hook);
 	return device;
+}
+
+/* The program's own structure may be constant. */
+long update_queue(struct hook *hook, int fd, unsigned long request, struct kfd_update_queue *update)
+{
+	const int device = device_of_queue(hook, update->queue_id);
+	struct kfd_update_queue own = *update;
+
+	if (device >= 0)
+		own.priority = priority_within(&hook->limits.device[device], update->priority);
+	if (own.priority == update->priority)
+		return sys_ioctl(fd, request, update);
+	return sys_ioctl(fd, REQUEST_UPDATE_QUEUE, &own);
 }
 
 long set_cu_mask(struct hook *hook, int fd, unsigned long request, struct kfd_set_cu_mask *set)

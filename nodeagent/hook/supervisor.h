@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gpulease-supervisor: starts one command of a lease under a seccomp filter that root installed before any code of
- * the user ran, and answers the filter's notifications: the ioctls that take VRAM or choose CUs. One process a
- * launch, so that a program that stalls its supervisor stalls nobody else, and so that there is no socket to reach.
+ * the user ran, and answers the filter's notifications: the ioctls that take VRAM, or choose CUs or a priority. One
+ * process a launch, so that a program that stalls its supervisor stalls nobody else, and that there is no socket.
  * For a lease's containers it starts nothing: their engine's runtime installs the filter, and hands it the listeners.
  * What it can and cannot hold is in docs/supervisor.md.
  */

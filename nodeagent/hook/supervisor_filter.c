@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The filter: an ioctl whose number could be one that takes VRAM or sets a CU mask is notified, whatever its other
- * bits: KFD looks at the low byte only, DRM at the two lower ones (since Linux 5.14), and the kernel at the lower half
+ * The filter: an ioctl whose number could be one that takes VRAM, or gives a queue priority or CUs, is notified,
+ * whatever its other bits: KFD looks at the low byte only, DRM at the two lower ones (since Linux 5.14), and the kernel at the lower half
  * of the argument only. Which file it goes to, the supervisor finds out. int 0x80 from a 64-bit program reaches both
  * as well; x32 is refused. What containers' runtimes install is the same: nodeagent/domain/seccomp.py.
  */
@@ -57,11 +57,13 @@ int filter_install(void)
 		RETURN(SECCOMP_RET_ALLOW),
 		LOAD(args[1]),			/* the lower half: little endian */
 		KEEP(0xffff),
-		IF_EQUAL(DRM(DRM_AMDGPU_GEM_CREATE), 11, 0),
-		IF_EQUAL(DRM(DRM_AMDGPU_GEM_OP), 10, 0),
-		IF_EQUAL(DRM(DRM_CREATE_DUMB), 9, 0),
+		IF_EQUAL(DRM(DRM_AMDGPU_GEM_CREATE), 13, 0),
+		IF_EQUAL(DRM(DRM_AMDGPU_GEM_OP), 12, 0),
+		IF_EQUAL(DRM(DRM_CREATE_DUMB), 11, 0),
 		KEEP(0xff),
-		IF_EQUAL(KFD_ALLOC_MEMORY, 7, 0),
+		IF_EQUAL(KFD_ALLOC_MEMORY, 9, 0),
+		IF_EQUAL(KFD_CREATE_QUEUE, 8, 0),
+		IF_EQUAL(KFD_UPDATE_QUEUE, 7, 0),
 		IF_EQUAL(KFD_SET_CU_MASK, 6, 0),
 		IF_EQUAL(KFD_SVM, 5, 0),
 		IF_EQUAL(KFD_CRIU, 4, 0),

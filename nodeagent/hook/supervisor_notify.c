@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "kfd.h"
+#include "priority.h"
 #include "supervisor_ioctls.h"
 
 #define DRM_MAJOR 226
@@ -246,6 +247,36 @@ static int set_mask(struct supervised *lease, const struct seccomp_notif *call, 
 	return memcmp(wanted, granted, bytes) ? write_caller(lease, call, asked.mask, granted, bytes) : 0;
 }
 
+/* Rewrite the priority in the caller's memory, `offset` into the structure. */
+static int set_priority(struct supervised *lease, const struct seccomp_notif *call, int device, uint32_t asked,
+			size_t offset)
+{
+	uint32_t granted = asked;
+
+	if (device >= 0)
+		granted = priority_within(&lease->limits.device[device], asked);
+	return granted == asked ? 0 :
+				  write_caller(lease, call, call->data.args[2] + offset, &granted, sizeof(granted));
+}
+
+static int create_queue(struct supervised *lease, const struct seccomp_notif *call)
+{
+	struct kfd_create_queue asked;
+	const int fault = read_kfd(lease, call, &asked, sizeof(asked));
+
+	return fault ? fault : set_priority(lease, call, by_gpu(lease, asked.gpu_id), asked.priority,
+					    offsetof(struct kfd_create_queue, priority));
+}
+
+static int update_queue(struct supervised *lease, const struct seccomp_notif *call, pid_t process)
+{
+	struct kfd_update_queue asked;
+	const int fault = read_kfd(lease, call, &asked, sizeof(asked));
+
+	return fault ? fault : set_priority(lease, call, device_of_queue(lease, process, asked.queue_id),
+					    asked.priority, offsetof(struct kfd_update_queue, priority));
+}
+
 static bool same_file(const struct file_identity *file, const struct stat *status)
 {
 	if (!file->known)
@@ -281,6 +312,8 @@ static int decide(struct supervised *lease, const struct seccomp_notif *call)
 	if (same_file(&lease->kfd, &status)) {
 		switch (number) {
 		case KFD_ALLOC_MEMORY: return allocate(lease, call, process);
+		case KFD_CREATE_QUEUE: return create_queue(lease, call);
+		case KFD_UPDATE_QUEUE: return update_queue(lease, call, process);
 		case KFD_SVM: return share(lease, call, process);
 		case KFD_SET_CU_MASK: return set_mask(lease, call, process);
 		case KFD_CRIU: return EPERM;

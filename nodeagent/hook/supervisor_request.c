@@ -3,6 +3,7 @@
  * The request: NUL-ended words `key=value` in a file that only the agent can write: nodeagent/adapters/supervisor.py.
  */
 #include "supervisor.h"
+#include "priority.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -172,7 +173,8 @@ const char *limits_read(int descriptor, uint64_t lease, struct limits *limits)
 	if (limits->lease != lease)
 		return "the limits are another lease's";
 	for (uint32_t i = 0; i < limits->devices; i++)
-		if (!limits->device[i].unit || limits->device[i].unit > 2)
+		if (!limits->device[i].unit || limits->device[i].unit > 2 ||
+		    limits->device[i].queue_level > PRIORITY_MAX + 1)
 			return "the limits are damaged";
 	return NULL;
 }

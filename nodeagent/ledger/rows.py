@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.cuset import CuSet
-from nodeagent.domain.guarantee import Compute, Guarantee, Ipc, Memory, Requirement, Visibility
+from nodeagent.domain.guarantee import Compute, Guarantee, Ipc, Memory, Queues, Requirement, Visibility
 from nodeagent.domain.lease import (
     Anchor,
     AnchorKind,
@@ -74,6 +74,7 @@ def _request(text: str) -> Request:
         ),
         priority=Priority(stored["priority"]),
         cdi=stored.get("cdi", False),  # a request from before there was any
+        queue_priority=Priority(stored.get("queue_priority", Priority.NORMAL)),  # the same
     )
 
 
@@ -97,6 +98,7 @@ def _guarantee(text: str) -> Guarantee:
         Compute(stored["compute"]),
         Visibility(stored["visibility"]),
         Ipc(stored.get("ipc", Ipc.SHARED)),  # of a lease from before there was another
+        Queues(stored.get("queues", Queues.NONE)),
     )
 
 

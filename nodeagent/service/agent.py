@@ -14,6 +14,7 @@ from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseSta
 from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import Drain, EffectRecord, Event
 from nodeagent.domain.refusals import Refusal
+from nodeagent.domain.request import Priority
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
@@ -69,6 +70,7 @@ class AgentParts:
     views: ContainerViews
     container_leases: Callable[[str], Collection[int]]
     hosting: Hosting
+    queue_priority: Priority  # the most that others than administrators may ask for hardware queues
     tiers: Callable[[], tuple[Tier, ...]]
     unready: Callable[[], str | None]
     observed: Callable[[], Mapping[tuple[str, str], int]]
@@ -130,7 +132,7 @@ class Agent:
 
     def grant(self, caller: Caller, order: Order) -> Outcome:
         """Grant, queue or refuse. Raises LedgerUnavailable while the agent takes no new leases."""
-        must_be_allowed(caller, order)
+        must_be_allowed(caller, order, self._parts.queue_priority)
         reason = self.unready()
         if reason is not None:
             raise LedgerUnavailable(reason)

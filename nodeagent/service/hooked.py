@@ -11,8 +11,8 @@ from pathlib import Path
 
 from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.domain import container
-from nodeagent.domain.guarantee import Compute, Hold, Memory
-from nodeagent.service.charging import chargeable, charged_devices, devices_of
+from nodeagent.domain.guarantee import Compute, Hold, Memory, Queues
+from nodeagent.service.charging import chargeable, charged, devices_of, queues_held
 from nodeagent.service.effects import Arguments, Evidence, Pending, Planned, Told
 from nodeagent.service.means import Setting
 from nodeagent.service.orders import Tier
@@ -42,9 +42,9 @@ class HookMeans:
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):
             return []
-        devices, demanded = charged_devices(setting), setting.demanded.memory
+        demanded = setting.demanded.memory
         strict = demanded is not None and demanded is not Memory.ADVISORY
-        planned = {"lease": lease_id, "uid": setting.uid, "devices": devices, "strict": strict}
+        planned = {"lease": lease_id, "uid": setting.uid, "strict": strict, **charged(setting)}
         loading = _loading(setting)
         return [Planned(HOOK, planned if loading is None else {**planned, "loading": asdict(loading)})]
 
@@ -90,7 +90,8 @@ class HookEffect:
             strict=bool(arguments["strict"]),
             contained="loading" in arguments,
         )
-        holds = {"holds": {"memory": Memory.HOOK, "compute": Compute.HOOK}}
+        queues = queues_held(arguments, Queues.HOOK)
+        holds = {"holds": {"memory": Memory.HOOK, "compute": Compute.HOOK, **queues}}
         if "loading" in arguments:
             lease, loading = int(arguments["lease"]), container.Loading(**arguments["loading"])
             given = inside(self._files, lease, self._files.limits_path(lease), loading)

@@ -14,7 +14,7 @@ from nodeagent.domain.container import Container, Engine, Loading, loading_of
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.environment import guarantee_of
 from nodeagent.domain.errors import NotAllowed, TooMany, UnknownThing
-from nodeagent.domain.guarantee import Compute, Guarantee, Hold, Memory, Requirement
+from nodeagent.domain.guarantee import Compute, Guarantee, Hold, Memory, Queues, Requirement
 from nodeagent.domain.lease import Anchor, AnchorKind, Lease
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.domain.refusals import Code, Refusal
@@ -23,6 +23,7 @@ from nodeagent.service.anchoring import Anchors
 from nodeagent.service.attach import own_active
 from nodeagent.service.cgroup_effects import CGROUP, cgroup_in
 from nodeagent.service.changes import Changes
+from nodeagent.service.charging import queues_held
 from nodeagent.service.contained import no_node, render_minors
 from nodeagent.service.container_view import ContainerView, ContainerViews
 from nodeagent.service.effects import Journal, Planned, record
@@ -277,7 +278,8 @@ def _hook(journal: Sequence[EffectRecord], held: Container) -> dict[str, Any] | 
     loading = loading_of(held.libc)
     if found is None or not loading.possible:
         return None
-    return {"devices": found.arguments["devices"], "loading": asdict(loading)}
+    charged = {name: found.arguments.get(name) for name in ("devices", "queue_levels")}
+    return {**charged, "loading": asdict(loading)}
 
 
 def _guarantee(lease: Lease, arguments: Mapping[str, Any], inventory: Inventory) -> Guarantee:
@@ -285,7 +287,8 @@ def _guarantee(lease: Lease, arguments: Mapping[str, Any], inventory: Inventory)
     hook = arguments["hook"]
     holds = [Hold(visibility=lease.guarantee.visibility)]
     if hook is not None and Loading(**hook["loading"]).certain:
-        holds.append(Hold(memory=Memory.HOOK, compute=Compute.HOOK))
+        held = queues_held(hook, Queues.HOOK)
+        holds.append(Hold(memory=Memory.HOOK, compute=Compute.HOOK, queues=held.get("queues")))
     if arguments["parent"] is not None and lease.guarantee.memory is Memory.KERNEL:
         holds.append(Hold(memory=Memory.KERNEL))
     return guarantee_of([one.placed for one in lease.slices], inventory).with_holds(holds)

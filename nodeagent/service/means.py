@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from nodeagent.domain.container import Container
 from nodeagent.domain.device import Inventory
-from nodeagent.domain.guarantee import Compute, Hold, Ipc, Memory, Requirement, Visibility
+from nodeagent.domain.guarantee import Compute, Hold, Ipc, Memory, Queues, Requirement, Visibility
 from nodeagent.domain.lease import PlacedSlice
 from nodeagent.domain.records import EffectRecord
+from nodeagent.domain.request import Priority
 from nodeagent.service.effects import Done, Planned
 from nodeagent.service.orders import Tier
 
@@ -32,6 +33,7 @@ class Setting:
     inventory: Inventory
     cdi: bool = False  # containers are given the lease as a CDI device
     container: Container | None = None
+    queue_priority: Priority = Priority.NORMAL
 
 
 class Means(Protocol):
@@ -100,4 +102,5 @@ def _hold(said: Mapping[str, str]) -> Hold:
         compute=Compute(said["compute"]) if "compute" in said else None,
         visibility=Visibility(said["visibility"]) if "visibility" in said else None,
         ipc=Ipc(said["ipc"]) if "ipc" in said else None,
+        queues=Queues(said["queues"]) if "queues" in said else None,
     )

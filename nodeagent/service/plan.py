@@ -161,7 +161,15 @@ class Planner:
             inside = None
         given = container or (Container(Engine.DOCKER) if request.cdi else None)
         return Setting(
-            uid, self._demanded(request), inside, adopted, tuple(placed), inventory, request.cdi, given
+            uid,
+            self._demanded(request),
+            inside,
+            adopted,
+            tuple(placed),
+            inventory,
+            request.cdi,
+            given,
+            request.queue_priority,
         )
 
     def _demanded(self, request: Request) -> Requirement:

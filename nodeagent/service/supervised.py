@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from nodeagent.adapters.supervisor import Supervisor
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.guarantee import Hold, Memory
-from nodeagent.service.charging import chargeable, charged_devices
+from nodeagent.domain.guarantee import Hold, Memory, Queues
+from nodeagent.service.charging import chargeable, charged, queues_held
 from nodeagent.service.effects import Arguments, Evidence, Pending, Planned
 from nodeagent.service.job_effects import in_job
 from nodeagent.service.means import Setting
@@ -41,7 +41,7 @@ class SupervisedMeans:
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if not self._applies(setting):
             return []
-        return [Planned(SUPERVISED, {"lease": lease_id, "devices": charged_devices(setting)})]
+        return [Planned(SUPERVISED, {"lease": lease_id, **charged(setting)})]
 
     def _applies(self, setting: Setting) -> bool:
         if setting.demanded.memory is not Memory.SUPERVISED or setting.cgroup is None:
@@ -69,7 +69,7 @@ class SupervisedEffect:
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
         if why := self._supervisor.unavailable():
             raise OutsideFault("supervisor", why)
-        return {"holds": {"memory": Memory.SUPERVISED}}
+        return {"holds": {"memory": Memory.SUPERVISED, **queues_held(arguments, Queues.SUPERVISED)}}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         return {"supervisor": "ends with its last process"}

@@ -14,10 +14,10 @@ from nodeagent.adapters.supervisor import Attendance, Supervisor
 from nodeagent.domain import seccomp
 from nodeagent.domain.container import Engine, loading_of
 from nodeagent.domain.errors import OutsideFault
-from nodeagent.domain.guarantee import Hold, Memory
+from nodeagent.domain.guarantee import Hold, Memory, Queues
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.service.cgroup_effects import find
-from nodeagent.service.charging import chargeable, charged_devices, devices_of
+from nodeagent.service.charging import chargeable, charged, devices_of, queues_held
 from nodeagent.service.effects import Arguments, Done, Evidence, Pending, Planned
 from nodeagent.service.means import Means, Setting
 from nodeagent.service.orders import Tier
@@ -61,7 +61,7 @@ class SupervisedContainers:
     def plan(self, lease_id: int, setting: Setting) -> Sequence[Planned]:
         if setting.cgroup is None or not self._applies(setting):
             return []
-        arguments = {**setting.cgroup, "lease": lease_id, "devices": charged_devices(setting)}
+        arguments = {**setting.cgroup, "lease": lease_id, **charged(setting)}
         return [Planned(SUPERVISED_CONTAINERS, arguments)]
 
     def closed(self, setting: Setting) -> str | None:
@@ -116,7 +116,7 @@ class SupervisedContainersEffect:
         listener = self._files.listener(int(arguments["lease"]))
         if not self._supervisor.attends(listener):
             raise OutsideFault(listener, "no supervisor listens there")
-        return {"holds": {"memory": Memory.SUPERVISED}}
+        return {"holds": {"memory": Memory.SUPERVISED, **queues_held(arguments, Queues.SUPERVISED)}}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:
         """No runtime comes in any more; the supervisor ends with the last process that it is asked about."""

@@ -28,6 +28,7 @@ from nodeagent.adapters.systemd import find_systemd
 from nodeagent.adapters.uevents import UeventSocket
 from nodeagent.domain.baseline import Baseline
 from nodeagent.domain.endpoint import Endpoint
+from nodeagent.domain.request import Priority
 from nodeagent.ledger.boot_file import BootFile
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.agent import Agent, AgentParts, Identity
@@ -62,7 +63,14 @@ from nodeagent.wiring.life import Life
 from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node, figures, slurm_conf, used_bytes
 from nodeagent.wiring.partitions import build_partitioning, build_switches
-from nodeagent.wiring.policies import anchor_limits, device_rules, floor, quota_limits, watch_policy
+from nodeagent.wiring.policies import (
+    anchor_limits,
+    device_rules,
+    floor,
+    most_queue_priority,
+    quota_limits,
+    watch_policy,
+)
 from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
 from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
 from nodeagent.wiring.web import build_web
@@ -158,7 +166,8 @@ def build(
         build_beat(manager, config.server.socket),
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
-    agent = build_agent(base, tiers, leases, jobs, identity, containers, measuring, partitioning)
+    most = most_queue_priority(config)
+    agent = build_agent(base, tiers, leases, jobs, identity, containers, measuring, partitioning, most)
     watch = _watch(config, node, base, tiers, leases, baselines, foreign, differences, dock, measuring)
     directories = (banks, hook, dock.files)
     threads = tuple(watches.values())
@@ -178,6 +187,7 @@ def build_agent(
     containers: ContainerUses,
     measuring: Measuring,
     partitioning: Partitioning,
+    queue_priority: Priority,
 ) -> Agent:
     """The façade over all use cases."""
     return Agent(
@@ -200,6 +210,7 @@ def build_agent(
             views=containers.views,
             container_leases=containers.looks.named,
             hosting=containers.hosting,
+            queue_priority=queue_priority,
             tiers=leases.planner.tiers,
             unready=jobs.readiness.why_not,
             observed=leases.observing.counts,

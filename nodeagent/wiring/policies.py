@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodeagent import config as settings
 from nodeagent.domain.device_rules import DeviceRules
 from nodeagent.domain.guarantee import Memory, Requirement
+from nodeagent.domain.request import Priority
 from nodeagent.service.anchoring import AnchorLimits
 from nodeagent.service.quotas import QuotaLimits
 from nodeagent.service.watch import WatchPolicy
@@ -38,3 +39,8 @@ def quota_limits(config: settings.Config) -> QuotaLimits:
 def device_rules(config: settings.Config) -> DeviceRules:
     """What the site says of single devices."""
     return DeviceRules(config.devices.shares)
+
+
+def most_queue_priority(config: settings.Config) -> Priority:
+    """The most that users may ask for their hardware queues."""
+    return Priority(config.limits.queue_priority)

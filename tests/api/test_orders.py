@@ -110,4 +110,6 @@ def test_a_device_that_is_not_asked_for_is_no_part_of_the_request(user, agent):
     plain, none, device = ({}, {"cdi": False}, {"cdi": True})
     digests = [order(user, agent, body).digest for body in (plain, none, device)]
     assert digests[0] == digests[1] != digests[2]
+    low, normal = (order(user, agent, {"queue_priority": one}).digest for one in ("low", "normal"))
+    assert normal == digests[0] != low
     assert digests[0] == "04b7ff99370d7d25385d959c241b88bd48457ee72644bace0b3c6c2b3365341d"

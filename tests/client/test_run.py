@@ -33,6 +33,7 @@ def test_request(agent: Any, gpulease: Any) -> None:
         "--gpus 2 --vram 25% --cu 64 --queues 3 --shape exact --placement spread --numa-bind --link-bind"
     )
     more = "--type MI300X,,gfx90a --not-device a/0 --not-device b/0, --priority high --require memory=kernel"
+    more += " --queue-priority low"
     gpulease("run", *options.split(), *more.split(), "--ttl", "1h", "--wait", "30s", "--", "true")
     (body,) = agent.called("POST", "/v1/leases$")
     assert body.pop("request_id")
@@ -54,6 +55,7 @@ def test_request(agent: Any, gpulease: Any) -> None:
         "numa_bind": True,
         "link_bind": True,
         "priority": "high",
+        "queue_priority": "low",
         "require": {"memory": "kernel"},
         "ttl_seconds": 3600,
         "wait_seconds": 30,

@@ -59,6 +59,7 @@ class Queue:
     read_pointer: int
     mask: str = ""
     mask_bits: int = 0
+    priority: int = 0
 
 
 @dataclass

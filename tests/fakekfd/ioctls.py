@@ -183,7 +183,10 @@ class Ioctls:
         number = next(call.process.queue_ids)
         queue = Queue(number, call.process.pid, gpu_id, kind, ring, size, write_pointer, read_pointer)
         call.process.queues[number] = queue
-        self.driver.note("queue", pid=queue.pid, gpu_id=gpu_id, queue_id=number, kind=kind, code=0)
+        queue.priority = _priority(call, 48)
+        self.driver.note(
+            "queue", pid=queue.pid, gpu_id=gpu_id, queue_id=number, kind=kind, priority=queue.priority, code=0
+        )
         call.put("Q", 24, DOORBELLS + 8 * number)
         call.put("I", 52, number)
 
@@ -192,8 +195,11 @@ class Ioctls:
             raise OSError(errno.EINVAL, "no such queue")
 
     def update_queue(self, call: Call) -> None:
-        if call.get("I", 8)[0] not in call.process.queues:
+        queue = call.process.queues.get(call.get("I", 8)[0])
+        if queue is None:
             raise OSError(errno.EINVAL, "no such queue")
+        queue.priority = _priority(call, 20)
+        self.driver.note("update", pid=queue.pid, queue_id=queue.queue_id, priority=queue.priority, code=0)
 
     def set_cu_mask(self, call: Call) -> None:
         """kfd_ioctl_set_cu_mask, pqm_update_mqd and update_cu_mask's checks, in their order."""
@@ -311,3 +317,11 @@ def set_xnack(call: Call) -> None:
 def split_pair(mask: int, bits: int) -> bool:
     """Whether one CU of a pair is in the mask without the other."""
     return any(mask >> bit & 3 in (1, 2) for bit in range(0, bits, 2))
+
+
+def _priority(call: Call, at: int) -> int:
+    """Of a queue; 15 is the highest (kfd_chardev.c)."""
+    priority: int = call.get("I", at)[0]
+    if priority > 15:
+        raise OSError(errno.EINVAL, "no such priority")
+    return priority

@@ -117,12 +117,24 @@ class Node:
     def usage(self) -> Path:
         return self.files.usage_path(LEASE)
 
-    def lease(self, *limits: int, strict: bool = True, uid: int = 0, cus: Any = (), unit: int = 1) -> None:
+    def lease(
+        self,
+        *limits: int,
+        strict: bool = True,
+        uid: int = 0,
+        cus: Any = (),
+        unit: int = 1,
+        level: int | None = None,
+    ) -> None:
         """Make lease 7's files with these bytes by device, known to all programs by the fixed file."""
         self.devices = [
-            HookDevice(gpu, minor, limit, 128 if cus else 0, unit, CuSet.of(cus))
+            HookDevice(gpu, minor, limit, 128 if cus else 0, unit, CuSet.of(cus), level)
             for limit, gpu, minor in zip(limits, (0x1000, 0x2000), (128, 129), strict=False)
         ]
+        self.write(strict=strict, uid=uid)
+
+    def write(self, *, strict: bool = True, uid: int = 0) -> None:
+        """Write what `devices` says."""
         made = self.files.prepare(LEASE, uid, self.devices, strict=strict)
         self.fixed.parent.mkdir(exist_ok=True)
         self.fixed.write_bytes(made.read_bytes())

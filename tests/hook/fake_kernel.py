@@ -20,9 +20,9 @@ from tests.fakekfd.ioctls import Memory
 NAMES = ("kfd", "renderD128", "renderD129")
 GPUS = {128: 0x1000, 129: 0x2000}
 KFD_CREATE_QUEUE, KFD_DESTROY_QUEUE, KFD_ALLOC, KFD_FREE, KFD_MASK = 0x02, 0x03, 0x16, 0x17, 0x1A
-KFD_AVAILABLE, GEM_CREATE, GEM_CLOSE = 0x23, 0x40, 0x09
+KFD_UPDATE_QUEUE, KFD_AVAILABLE, GEM_CREATE, GEM_CLOSE = 0x07, 0x23, 0x40, 0x09
 GEM_OP, CREATE_DUMB, DESTROY_DUMB = 0x50, 0xB2, 0xB4
-KFD_SIZES = {0x02: 88, 0x03: 8, 0x16: 40, 0x17: 8, 0x1A: 16, 0x23: 16}
+KFD_SIZES = {0x02: 88, 0x03: 8, 0x07: 24, 0x16: 40, 0x17: 8, 0x1A: 16, 0x23: 16}
 DRM_SIZES = {GEM_CREATE: 32, GEM_CLOSE: 8, GEM_OP: 16, CREATE_DUMB: 32, DESTROY_DUMB: 4}
 VRAM, AQL = 1, 1 << 27
 DIRECTION_IN, DIRECTION_OUT = 1 << 30, 1 << 31
@@ -56,6 +56,7 @@ class FakeKernel(Files):
         self.peak: Counter[int] = Counter()  # by GPU, of processes that are not dying
         self.masks: dict[int, bytes] = {}  # by queue
         self.queues: set[int] = set()
+        self.priorities: dict[int, int] = {}  # by queue
         self.refuse: set[int] = set()  # numbers of ioctls that shall fail
         self.calls: Counter[int] = Counter()
         self._openings = itertools.count(1)
@@ -139,9 +140,12 @@ class FakeKernel(Files):
         elif number == KFD_CREATE_QUEUE:
             queue = next(n for n in range(1 << 10) if n not in self.queues)
             self.queues.add(queue)
+            self.priorities[queue] = _priority(data, 48)
             struct.pack_into("<I", data, 52, queue)
         elif number == KFD_DESTROY_QUEUE:
             self.queues.discard(struct.unpack_from("<I", data)[0])
+        elif number == KFD_UPDATE_QUEUE:
+            self.priorities[struct.unpack_from("<I", data, 8)[0]] = _priority(data, 20)
         elif number == KFD_MASK:
             queue, bits, pointer = struct.unpack("<IIQ", data)
             self.masks[queue] = memory.read(pointer, bits // 8)
@@ -159,3 +163,11 @@ class FakeKernel(Files):
 def _give(file: Opened, handle: int) -> None:
     if file.buffers.pop(handle, None) is None:
         raise OSError(errno.EINVAL, "no such handle")
+
+
+def _priority(data: bytearray, at: int) -> int:
+    """As kfd_chardev.c has it: 15 is the highest."""
+    (priority,) = struct.unpack_from("<I", data, at)
+    if priority > 15:
+        raise OSError(errno.EINVAL, "no such priority")
+    return priority

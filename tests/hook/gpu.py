@@ -77,10 +77,17 @@ def svm(address, size, *attributes):
     ioctl(opened("kfd"), 0xC0004B20 | len(data) << 16, data)
 
 
-def queue(gpu=GPU, kind=2):
+def queue(gpu=GPU, kind=2, priority=7):
+    """The number."""
     data = bytearray(88)
-    struct.pack_into("<II", data, 36, gpu, kind)
+    struct.pack_into("<IIII", data, 36, gpu, kind, 100, priority)
     return struct.unpack_from("<I", ioctl(opened("kfd"), 0xC0584B02, data), 52)[0]
+
+
+def update(number, priority):
+    """The priority that the program's own structure has afterwards."""
+    left = ioctl(opened("kfd"), 0x40184B07, struct.pack("<QIIII", 0, number, 0, 100, priority))
+    return struct.unpack_from("<I", left, 20)[0]
 
 
 def mask(number, bits, words=4):

@@ -7,6 +7,7 @@ import re
 import shutil
 import stat
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,9 @@ def test_both_sides_have_the_same_layout() -> None:
     assert (raw[:8].decode(), len(raw)) == (defined["LIMITS_MAGIC"].strip('"'), 168 + 2 * 160)
     assert struct.unpack_from("<IIQIIII", raw, 8) == (1, len(raw), LEASE, 1, 2, SLOTS, 0)
     assert struct.unpack_from("<IIQIIII", raw, 168) == (0x1000, 128, MIB, 104, 1, 128, 0)
+    for level in (0, 7):  # plus 1: what older agents wrote, 0, leaves priorities as they are asked
+        raw = limits_bytes(LEASE, [replace(ONE, queue_level=level)], "/u", strict=True)
+        assert struct.unpack_from("<I", raw, 168 + 28) == (level + 1,)
     assert usage_bytes(LEASE, 2)[:8].decode() == defined["USAGE_MAGIC"].strip('"')
     assert len(usage_bytes(LEASE, 2)) == usage_size(2) == 4096 + 2 * SLOTS * 8
     assert slot_lock(3) == (1 << 40) + 4

@@ -1,12 +1,17 @@
-"""The CUs that queues get, whatever masks a program asks for."""
+"""The CUs and the priority that queues get, whatever a program asks for."""
 
 from __future__ import annotations
+
+import itertools
+import struct
+from dataclasses import replace
 
 import pytest
 
 from .conftest import MIB, Node
 
 pytestmark = pytest.mark.hook
+LEVEL_AT = 168 + 28  # of the first device, after the head
 
 
 def mask_of(node: Node, queue: int) -> set[int]:
@@ -91,3 +96,64 @@ def test_a_mask_that_the_kernel_refuses(node: Node, strict: bool) -> None:
     assert program("queue()") == ("ENOMEM" if strict else 0)
     assert node.kernel.queues == (set() if strict else {0})
     assert "the kernel refused the CU mask" in program.close()
+
+
+LOW, NORMAL, HIGH = 0, 7, 11  # as KFD counts, of 0 to 15
+
+
+@pytest.mark.parametrize(
+    ("level", "given"),
+    [
+        (LOW, {7: 0, 15: 0, 0: 0}),
+        (NORMAL, {7: 7, 8: 7, 15: 7, 3: 3}),  # 3: a program's own lower choice
+        (HIGH, {7: 11, 15: 11, 9: 9}),  # 7 is what ROCm asks for whoever chooses none
+        (None, {7: 7, 15: 15}),
+    ],
+)
+@pytest.mark.way_out(
+    "a higher priority for a queue, when it is made or later",
+    tier="hook",
+    outcome="no queue is above the lease's level",
+)
+def test_a_queue_has_the_leases_priority(node: Node, level: int | None, given: dict[int, int]) -> None:
+    """Of every kind, made or changed; the program's own structure reads as the program wrote it."""
+    node.lease(MIB, level=level)
+    program = node.start()
+    for kind, asked in itertools.product((0, 1, 2), given):
+        queue = program(f"queue(GPU, {kind}, {asked})")
+        assert node.kernel.priorities.pop(queue) == given[asked]
+        assert program(f"update({queue}, {asked})") == asked
+        assert node.kernel.priorities[queue] == given[asked]
+
+
+def test_a_priority_is_that_of_the_queues_device(node: Node) -> None:
+    """Changes name a queue only: the hook remembers its device, without a CU mask too."""
+    node.lease(MIB, MIB, level=LOW)
+    node.devices[1] = replace(node.devices[1], queue_level=HIGH)
+    node.write()
+    program = node.start()
+    for gpu, given in (("GPU", LOW), ("OTHER_GPU", HIGH)):
+        queue = program(f"queue({gpu})")
+        program(f"update({queue}, 15)")
+        assert node.kernel.priorities[queue] == given
+
+
+def test_a_priority_that_does_not_exist_is_the_kernels_to_refuse(node: Node) -> None:
+    """Above 15 a program gets EINVAL, as without a lease."""
+    node.lease(MIB, level=LOW)
+    program = node.start()
+    assert program("queue(GPU, 2, 16)") == "EINVAL"
+    queue = program("queue()")
+    assert program(f"update({queue}, 16)") == "EINVAL"
+    assert program(f"update({queue}, 15)") == 15
+    assert node.kernel.priorities[queue] == LOW
+
+
+@pytest.mark.parametrize("level", [16, 1 << 31])
+def test_a_level_that_does_not_exist_is_damage(node: Node, level: int) -> None:
+    """Limits with such a level grant nothing, as damaged ones do."""
+    node.lease(MIB, level=LOW)
+    raw = bytearray(node.fixed.read_bytes())
+    struct.pack_into("<I", raw, LEVEL_AT, level + 1)
+    node.fixed.write_bytes(raw)
+    assert node.start()("queue()") == "ENOMEM"

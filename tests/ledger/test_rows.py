@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nodeagent.domain.request import Request, SliceRequest
+import json
+
+from nodeagent.domain.request import Priority, Request, SliceRequest
 from nodeagent.ledger import rows
 
 
@@ -15,3 +17,11 @@ def test_a_long_request_is_not_kept_in_memory() -> None:
     read = rows.request_of(rows.request_text(long))
     assert read == long
     assert rows.request_of(rows.request_text(long)) is not read
+
+
+def test_a_request_from_before_there_were_queue_priorities_is_read() -> None:
+    """Its hardware queues are at the normal one, and so it is the same request when it is repeated."""
+    stored = json.loads(rows.request_text(Request(queue_priority=Priority.LOW)))
+    assert rows.request_of(json.dumps(stored)).queue_priority is Priority.LOW
+    del stored["queue_priority"]
+    assert rows.request_of(json.dumps(stored)) == Request()

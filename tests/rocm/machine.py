@@ -48,6 +48,12 @@ class Ran:
         found |= {self._queue(entry): entry["mask"] for entry in self.logged("mask") if entry["code"] == 0}
         return {mask for (_, at, _), mask in found.items() if gpu in (None, at)}
 
+    def priorities(self) -> list[int]:
+        """What queues ended with, in the order of their making."""
+        found = {(entry["pid"], entry["queue_id"]): entry["priority"] for entry in self.logged("queue")}
+        found |= {(entry["pid"], entry["queue_id"]): entry["priority"] for entry in self.logged("update")}
+        return list(found.values())
+
     def peaks(self) -> list[int]:
         """The most VRAM that was ever in use, by GPU, in MiB."""
         return [gpu["peak"] // MIB for gpu in self.state["gpus"]]

@@ -47,6 +47,22 @@ static void info(void)
 	printf("info %zu %zu %s\n", free_bytes >> 20, total >> 20, name(code));
 }
 
+/* "priority=<N>": a stream of HIP's priority N, -1 high to 1 low, used once. */
+static void prioritized(int priority)
+{
+	hipStream_t made;
+	hipEvent_t event;
+	hipError_t code = hipStreamCreateWithPriority(&made, hipStreamNonBlocking, priority);
+
+	if (code == hipSuccess)
+		code = hipEventCreate(&event);
+	if (code == hipSuccess)
+		code = hipEventRecord(event, made);
+	if (code == hipSuccess)
+		code = hipStreamSynchronize(made);
+	printf("priority %d %s\n", priority, name(code));
+}
+
 /* "stream" and "mask=<hex>": a stream, plain or with a CU mask of 64 bits, used once. */
 static void stream(const char *mask)
 {
@@ -86,6 +102,8 @@ int main(int count, char **words)
 			info();
 		} else if (!strcmp(words[i], "stream") || !strcmp(words[i], "mask")) {
 			stream(value);
+		} else if (!strcmp(words[i], "priority")) {
+			prioritized(atoi(value));
 		} else if (!strcmp(words[i], "stay")) {
 			puts("stay");
 			fflush(stdout);

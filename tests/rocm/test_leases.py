@@ -125,3 +125,20 @@ def test_a_supervised_program_has_nothing_loaded(supervised: Leased) -> None:
     ran = supervised(GRANT, "/bin/cat", "/proc/self/maps")
     assert ran.lines, ran.errors
     assert not [line for line in ran.lines if "gpulease" in line]
+
+
+@pytest.mark.parametrize(("level", "given"), [("low", [0, 0, 0, 0]), ("normal", [7, 7, 7, 0])])
+def test_streams_have_the_leases_priority(leased: Leased, program: str, level: str, given: list[int]) -> None:
+    """Plain streams get the level, HIP's high-priority ones no more, and its low-priority ones stay low."""
+    steps = ("stream", "priority=-1", "priority=0", "priority=1")
+    ran = leased(f"{GRANT} --queue-priority {level}", program, *steps)
+    assert ran.lines[2:] == [f"priority {asked} hipSuccess" for asked in (-1, 0, 1)], ran.errors
+    _, *streams = ran.priorities()  # the first queue is HIP's own
+    assert streams == given
+
+
+def test_a_whole_device_has_all_priorities(hooked: Leased, program: str) -> None:
+    """Who shares with nobody orders its own streams; without a lease they are the same."""
+    ran = hooked("--exclusive", program, "priority=-1", "priority=0", "priority=1")
+    _, *streams = ran.priorities()
+    assert streams == [15, 7, 0], ran.errors

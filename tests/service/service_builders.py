@@ -62,7 +62,7 @@ from nodeagent.wiring.leases import Base, build_leases
 from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node
 from nodeagent.wiring.partitions import build_partitioning, build_switches
-from nodeagent.wiring.policies import device_rules
+from nodeagent.wiring.policies import device_rules, most_queue_priority
 from nodeagent.wiring.state import BASELINES, LEDGER, NAMES
 from nodeagent.wiring.tiers import Ground, build_tiers
 
@@ -206,6 +206,7 @@ class House:
             self.containers,
             self.measuring,
             self.partitioning,
+            most_queue_priority(settings),
         )
 
     def in_use(self, pid: int) -> bool:

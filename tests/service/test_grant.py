@@ -10,6 +10,7 @@ from service_builders import House, admin, order_of, outside, picture, user
 from service_world import SCRIPTED, ScriptedEffect, TurnedClock
 
 from nodeagent.adapters.supervisor import Supervisor
+from nodeagent.config import Limits
 from nodeagent.domain.errors import InvalidField, KeyReused, LedgerUnavailable, NotAllowed, OutsideFault
 from nodeagent.domain.guarantee import Compute, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind, LeaseState, SliceState
@@ -20,6 +21,7 @@ from nodeagent.service.hooked import HookMeans
 from nodeagent.service.means import Setting, why_not
 from nodeagent.service.orders import Granted
 from nodeagent.service.private_ipc import PrivateIpcMeans
+from nodeagent.service.rights import must_be_allowed
 
 
 def test_a_lease_is_active_only_once_its_effects_are_verified(build, effect: ScriptedEffect) -> None:
@@ -301,3 +303,26 @@ def test_only_an_administrator_goes_before_all_others(house: House) -> None:
     with pytest.raises(NotAllowed, match="priority high"):
         house.agent.grant(user(), order)
     assert isinstance(house.agent.grant(admin(), order), Granted)
+
+
+@pytest.mark.parametrize("most", Priority)
+def test_users_may_ask_for_queues_up_to_the_sites_priority(most: Priority) -> None:
+    """Above it is an administrator's to ask for; another's request says what is allowed."""
+    for asked in Priority:
+        order = order_of(request=Request(slices=(SliceRequest(cus=8),), queue_priority=asked))
+        must_be_allowed(admin(), order, most)
+        if asked.above(most):
+            with pytest.raises(NotAllowed, match=f"queue_priority {asked}: .* {most} at most"):
+                must_be_allowed(user(), order, most)
+        else:
+            must_be_allowed(user(), order, most)
+
+
+def test_high_queues_are_an_administrators_unless_the_site_says_otherwise(build) -> None:
+    """The agent asks for rights with what is set."""
+    order = order_of(request=Request(slices=(SliceRequest(cus=8),), queue_priority=Priority.HIGH))
+    strict, open_ = build(), build(config={"limits": Limits(queue_priority="high")})
+    with pytest.raises(NotAllowed, match="queue_priority high"):
+        strict.agent.grant(user(), order)
+    assert isinstance(strict.agent.grant(admin(), order), Granted)
+    assert isinstance(open_.agent.grant(user(), order), Granted)

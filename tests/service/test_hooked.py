@@ -15,7 +15,8 @@ from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.guarantee import Compute, Hold, Memory, Requirement
 from nodeagent.domain.lease import Lease
 from nodeagent.domain.refusals import Refusal
-from nodeagent.domain.request import Request, SliceRequest
+from nodeagent.domain.request import Priority, Request, SliceRequest
+from nodeagent.service.charging import devices_of
 from nodeagent.service.effects import Planned, Told
 from nodeagent.service.hooked import HookEffect, HookMeans
 from nodeagent.service.means import Setting
@@ -66,9 +67,33 @@ def test_what_is_verified_is_stated(house: House, files: HookFiles) -> None:
     evidence = effect.apply(plan.arguments)
     assert effect.apply(plan.arguments) == evidence
     verified = effect.verify(plan.arguments, evidence)
-    assert verified["holds"] == {"memory": "hook", "compute": "hook"}
+    assert verified["holds"] == {"memory": "hook", "compute": "hook", "queues": "hook"}
     assert verified["environment"]["GPULEASE_HOOK"] == evidence["limits"]
     assert Path(verified["environment"]["LD_PRELOAD"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("asked", "part", "whole"), [(Priority.LOW, 0, 0), (Priority.NORMAL, 7, None), (Priority.HIGH, 11, 11)]
+)
+def test_queues_have_the_level_that_was_asked_for(
+    house: House, files: HookFiles, asked: Priority, part: int, whole: int | None
+) -> None:
+    """Who has a device to itself orders its own queues, unless a level was asked for: then none is stated."""
+    for lease, level in ((house.grant(cus=8), part), (house.grant(), whole)):
+        plan = planned(house, files, lease, queue_priority=asked)
+        assert [one.queue_level for one in devices_of(plan.arguments)] == [level]
+        effect = HookEffect(files)
+        held = effect.verify(plan.arguments, effect.apply(plan.arguments))["holds"]
+        assert held.get("queues") == (None if level is None else "hook")
+
+
+def test_a_lease_from_before_there_were_levels_goes_on(house: House, files: HookFiles) -> None:
+    """Its queues are as its programs ask, its file is as it was, and nothing else is stated of it."""
+    plan = planned(house, files, house.grant(cus=8))
+    old = {name: value for name, value in plan.arguments.items() if name != "queue_levels"}
+    effect = HookEffect(files)
+    assert effect.verify(old, effect.apply(old))["holds"] == {"memory": "hook", "compute": "hook"}
+    assert [one.queue_level for one in devices_of(old)] == [None]
 
 
 def test_a_changed_file_is_a_fault(house: House, files: HookFiles) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from nodeagent.adapters.hook_files import HookFiles
 from nodeagent.config import Docker
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.errors import InLease, InvalidField, NotAllowed, OutsideFault, TooMany
-from nodeagent.domain.guarantee import Compute, Guarantee, Memory, Requirement
+from nodeagent.domain.guarantee import Compute, Guarantee, Memory, Queues, Requirement
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request, SliceRequest
@@ -27,6 +28,7 @@ from nodeagent.service.orders import Granted
 
 pytestmark = pytest.mark.root
 Build = Callable[..., House]
+LEVEL_AT = 168 + 28  # of the first device in the limits: hook/format.h
 
 
 @pytest.fixture
@@ -95,7 +97,8 @@ def test_a_guest_has_the_leases_devices_limits_and_cgroup(house: House, job: Lea
     assert f"lease={job.id}" in files["/etc/gpulease/lease"].read_text()
     assert "LD_PRELOAD" not in view.environment and "GPULEASE_HOOK" not in view.environment
     assert view.environment["HSA_CU_MASK"] == (job.environment or {})["HSA_CU_MASK"]
-    assert hosted.guarantee.memory is Memory.HOOK
+    assert struct.unpack_from("<I", limits, LEVEL_AT) == (8,)  # its hardware queues', at the normal priority
+    assert (hosted.guarantee.memory, hosted.guarantee.queues) == (Memory.HOOK, Queues.HOOK)
     assert view.labels["gpulease.lease"] == str(job.id)
 
 

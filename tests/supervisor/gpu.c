@@ -241,6 +241,18 @@ static long set_mask(unsigned long mask, unsigned long command)
 	return *low;
 }
 
+/* The priority that the program's memory has after the call, of a new queue or of queue 0. */
+static long queue_priority(unsigned long priority, unsigned long command)
+{
+	uint32_t made[24] = { [9] = gpu_id, [10] = 2, [11] = 100, [12] = (uint32_t)priority };
+	uint32_t changed[6] = { [4] = 100, [5] = (uint32_t)priority };
+	const int update = (command & 0xff) == 7;
+
+	if (syscall(SYS_ioctl, kfd, command, update ? changed : made))
+		return -errno;
+	return update ? changed[5] : made[12];
+}
+
 static long context(unsigned long a, unsigned long b)
 {
 	(void)a, (void)b;
@@ -305,6 +317,7 @@ static const struct step {
 	{ "gem", "%s=%ld\n", buffer },			/* SIZE[:COMMAND] */
 	{ "place", "%s=%ld\n", place },			/* DOMAINS */
 	{ "mask", "%s=%08lx\n", set_mask },		/* WORD[:COMMAND] */
+	{ "queue", "%s=%ld\n", queue_priority },	/* PRIORITY:COMMAND */
 	{ "context", "%s=%ld\n", context },		/* what comes next is a further context's */
 	{ "criu", "%s=%ld\n", restore },
 	{ "dumb", "%s=%ld\n", dumb },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -227,3 +228,32 @@ def test_other_files_are_left_alone(lab: Lab, programs):
     """An ioctl of the same number on another file is answered by that file."""
     lines, _ = lab.gpu(programs("static musl"), "foreign").end()
     assert lines == [f"foreign={errno.ENOTTY}"]
+
+
+CREATE, UPDATE = 0xC0584B02, 0x40184B07
+
+
+@pytest.mark.parametrize(
+    ("level", "asked", "given"), [(0, 7, 0), (0, 15, 0), (7, 15, 7), (7, 3, 3), (11, 7, 11), (None, 15, 15)]
+)
+@pytest.mark.way_out(
+    "a higher priority for a queue, when it is made or later",
+    tier="supervised",
+    outcome="rewritten: no queue is above the lease's level",
+)
+def test_queues_have_the_leases_priority(lab: Lab, programs, level, asked, given):
+    """The kernel reads the lease's level, of a new queue and of one that is changed; a lower choice stays."""
+    lab.device = replace(lab.device, queue_level=level)
+    steps = (f"queue:{asked}:{CREATE}", f"queue:{asked}:{UPDATE}")
+    lines, _ = lab.gpu(programs("static glibc"), *steps).end()
+    assert lines == [f"queue={given}"] * 2
+    told = [one for one in lab.fake.driver.log if one["what"] in ("queue", "update")]
+    assert [one["priority"] for one in told] == [given, given]
+
+
+@pytest.mark.parametrize("command", [0x584B02, 0x0058_5402, 0xFFFF_FFFF_C058_4B02])
+def test_requests_of_odd_types_make_queues_of_the_leases_priority(lab: Lab, programs, command):
+    """KFD looks at one byte of the request, and so does the filter."""
+    lab.device = replace(lab.device, queue_level=0)
+    lines, _ = lab.gpu(programs("static musl"), f"queue:15:{command}").end()
+    assert lines == ["queue=0"]
