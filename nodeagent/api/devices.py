@@ -84,7 +84,11 @@ class DeviceRoutes:
             ),
             self._act("drain", self.drain, "Grant nothing more on it.", DrainBody),
             self._act("undrain", self.undrain, "Grant on it again."),
-            self._act("clear", self.clear, "Try the proof of its quarantined slices again now."),
+            self._act(
+                "clear",
+                self.clear,
+                "Take its card's uncorrectable errors as known; try the proof of quarantined slices again.",
+            ),
         )
 
     @staticmethod

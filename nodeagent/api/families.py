@@ -97,6 +97,8 @@ def of_cards(node: str, inventory: Inventory, measures: Measures) -> Iterator[Me
     yield rows("hami_host_gpu_temperature_celsius", "Temperature of the card.", lambda s: s.celsius)
     yield rows("hami_host_gpu_power_usage_watts", "Power that the card draws.", lambda s: s.watts)
     yield from _links(measures)
+    yield gauge("nodeagent_ras_uncorrectable_errors", "Uncorrectable errors since the driver was loaded.",
+                ("pci",), (((pci,), count) for pci, count in measures.uncorrectable.items()))  # fmt: skip
     yield counter("nodeagent_kernel_faults", "Lines of the kernel's log that tell of trouble with a card.",
                   ("pci", "fault"), measures.faults.items())  # fmt: skip
 

@@ -55,18 +55,19 @@ def on_device(socket: Path | None, key: str, verb: str, body: Mapping[str, Any])
 
 
 def clear_lines(socket: Path | None, target: str, *, force: bool = False) -> tuple[str, bool]:
-    """Clear a lease's or a device's quarantined slices; what is left, and whether nothing is.
+    """Clear a lease's or a device's quarantined slices and errors; what is left, and whether nothing is.
 
     Raises:
         UsageError: a device is to be cleared by force.
     """
     if force and not target.isdigit():
         raise UsageError("--force is for one lease: name it by its id")
+    sick: list[str] = []
     if target.isdigit():
         leases = [ask(socket, "POST", f"/v1/leases/{target}/clear", {"force": force})]
     else:
-        leases = _after_clearing(socket, devices_meant(socket, target, every=False))
-    left = [
+        leases, sick = _after_clearing(socket, devices_meant(socket, target, every=False))
+    left = sick + [
         f"lease {lease['id']}, {one['device']}: still quarantined: {lease.get('reason')}"
         for lease in leases
         for one in lease["slices"]
@@ -85,11 +86,14 @@ def journal_lines(journal: Mapping[str, Any]) -> str:
     return "\n".join(safe(line) for line in lines)
 
 
-def _after_clearing(socket: Path | None, keys: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Clear the devices; their leases that failed."""
+def _after_clearing(socket: Path | None, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Clear the devices; their leases that failed, and what is wrong with them still."""
     leases: dict[int, Mapping[str, Any]] = {}
+    sick: list[str] = []
     for key in keys:
-        on_device(socket, key, "clear", {})
+        device = on_device(socket, key, "clear", {})
+        if device["state"] == "unhealthy":
+            sick.append(f"{key}: still unhealthy: {device['reason']}")
         page = ask(socket, "GET", f"/v1/leases?state=failed&device={quote(key, safe='')}")
         leases |= {lease["id"]: lease for lease in page["leases"]}
-    return list(leases.values())
+    return list(leases.values()), sick

@@ -137,7 +137,7 @@ def backup(config_path: Path | None, state_dir: Path | None, target: Path) -> No
 @click.argument("target", metavar="DEVICE|LEASE")
 @click.option("--force", is_flag=True, help="Free a lease's slices without proof; it is logged who said so.")
 def clear(socket: Path | None, target: str, force: bool) -> None:
-    """Try the proof of quarantined slices again, of a lease or of a whole device."""
+    """Try the proof of quarantined slices again, of a lease or a device; take a device's errors as known."""
     from nodeagent.cli.asking import clear_lines
 
     text, done = clear_lines(socket, target, force=force)

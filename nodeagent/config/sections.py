@@ -89,6 +89,13 @@ class Devices(_Section):
     owner: Literal["auto", "slurm", "local", "any"] = Field(
         default="auto", description="whose the devices are; auto: those that gres.conf names are Slurm's"
     )
+    on_uncorrectable: Literal["refuse", "report"] = Field(
+        default="refuse",
+        description="refuse: nothing new on a card with uncorrectable errors that nobody acknowledged",
+    )
+    on_link_degraded: Literal["refuse", "report"] = Field(
+        default="report", description="refuse: nothing new on a card whose PCI Express link is below par"
+    )
     gate: Literal["off", "acl"] = Field(
         default="off", description="acl: device nodes are closed to users that hold no lease there"
     )

@@ -10,17 +10,17 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from nodeagent.adapters import drm, kfd
+from nodeagent.adapters import drm, kfd, vitals
 from nodeagent.adapters.acl import DeviceNode
 from nodeagent.adapters.coredumps import dumps
 from nodeagent.adapters.discovery import APU_TARGETS
-from nodeagent.adapters.drm import DRM, PCI, PCI_ADDRESS
+from nodeagent.adapters.drm import DRM, PCI
 from nodeagent.adapters.fdinfo import DRM_MAJOR
 from nodeagent.adapters.identity import located
 from nodeagent.adapters.sysfs import Unread
 from nodeagent.doctor.pci import redirects
 from nodeagent.doctor.scene import Scene
-from nodeagent.domain.doctor.cards import Card, Cards, PciLink
+from nodeagent.domain.doctor.cards import Card, Cards
 from nodeagent.domain.doctor.devices import Devices, NodeFile
 from nodeagent.domain.doctor.driver import Driver
 from nodeagent.domain.errors import OutsideFault
@@ -29,8 +29,6 @@ MODULE = "sys/module/amdgpu"
 ASLEEP = ("suspended", "suspending")
 _AMD = 0x1002
 _BETWEEN_LOOKS = 0.1  # seconds; a mode that flickers does so at each read
-_SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s")
-_COUNT = re.compile(r"^(ue|ce): ([0-9]{1,19})$", re.MULTILINE)
 _GROUPS = ("render", "video")
 
 
@@ -90,7 +88,7 @@ def _addresses(scene: Scene) -> list[str]:
 
 def _card(scene: Scene, pci: str, gfx: str | None) -> Card:
     where = f"{PCI}/{pci}"
-    path = _path(scene, pci)
+    path = vitals.path(scene.tree, pci)
     asleep = scene.text(f"{where}/power/runtime_status") in ASLEEP
     bare = Card(
         pci=pci,
@@ -114,12 +112,12 @@ def _awake(scene: Scene, card: Card, path: list[str]) -> Card:
         gfx=card.gfx,
         apu=card.apu,
         # The lower end of each link: the card, then the upper port of each switch.
-        links=tuple(_link(scene, address) for address in path[::2]),
+        links=tuple(vitals.link_end(scene.tree, address) for address in path[::2]),
         corrected=_errors(scene, path, "correctable", "COR"),
         nonfatal=_errors(scene, path, "nonfatal", "NONFATAL"),
         fatal=_errors(scene, path, "fatal", "FATAL"),
         replays=scene.number(f"{where}/pcie_replay_count"),
-        ras=dict(_ras(scene, f"{where}/ras")),
+        ras=dict(vitals.ras_counts(scene.tree, card.pci)),
         bad_pages=len((scene.text(f"{where}/ras/gpu_vram_bad_pages") or "").splitlines()),
         vram_bytes=card.vram_bytes,
         visible_bytes=card.visible_bytes,
@@ -127,20 +125,6 @@ def _awake(scene: Scene, card: Card, path: list[str]) -> Card:
         iommu=card.iommu,
         acs=_acs(scene, path[1:]),
     )
-
-
-def _path(scene: Scene, pci: str) -> list[str]:
-    """The card and the bridges above it, from the card up."""
-    target = scene.tree.link(f"{PCI}/{pci}") or pci
-    return [part for part in reversed(target.split("/")) if PCI_ADDRESS.fullmatch(part)]
-
-
-def _link(scene: Scene, address: str) -> PciLink:
-    where = f"{PCI}/{address}"
-    width, most = (scene.number(f"{where}/{which}_link_width") for which in ("current", "max"))
-    speeds = (_SPEED.match(scene.text(f"{where}/{which}_link_speed") or "") for which in ("current", "max"))
-    speed, most_speed = (float(found[1]) if found else None for found in speeds)
-    return PciLink(address, width or None, most or None, speed, most_speed)
 
 
 def _errors(scene: Scene, path: list[str], kind: str, total: str) -> int | None:
@@ -152,14 +136,6 @@ def _errors(scene: Scene, path: list[str], kind: str, total: str) -> int | None:
             int(found) for found in re.findall(rf"^TOTAL_ERR_{total} ([0-9]{{1,19}})$", text, re.MULTILINE)
         ]
     return sum(totals) if totals else None
-
-
-def _ras(scene: Scene, where: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    for name in scene.names(where):
-        block, counts, _ = name.partition("_err_count")
-        if counts:
-            told = dict(_COUNT.findall(scene.text(f"{where}/{name}") or ""))
-            yield block, (int(told.get("ue", 0)), int(told.get("ce", 0)))
 
 
 def _acs(scene: Scene, bridges: list[str]) -> Mapping[str, int] | None:

@@ -58,8 +58,10 @@ def of_node(node: Mapping[str, Any], devices: Sequence[Mapping[str, Any]] | None
     if devices is not None:
         states = [str(one["state"]) for one in devices]
         sick = sum(state not in ("healthy", "draining") for state in states)
+        ailing = sum(one["state"] == "healthy" and bool(one.get("reason")) for one in devices)
         figures |= {"devices": len(states), "sick": sick, "draining": states.count("draining")}
         warnings += [f"{sick} of {len(states)} devices sick"] if sick else []
+        warnings += [f"{ailing} of {len(states)} devices ailing, and granted from"] if ailing else []
     if not node["ready"]:
         return Health(State.NOT_GRANTING, f"no new leases: {node['reason']}", tuple(warnings), figures)
     text = f"well ({node['machine']}, version {node['version']})"

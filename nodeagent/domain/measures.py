@@ -54,6 +54,7 @@ class Measures:
     idle_bytes: Mapping[str, int] = field(default_factory=dict)
     drift_bytes: Mapping[str, int] = field(default_factory=dict)  # of those, since this boot began
     links: Mapping[str, PciLink] = field(default_factory=dict)  # by PCI address, at the last hour
+    uncorrectable: Mapping[str, int] = field(default_factory=dict)  # RAS errors of this boot, by PCI address
     faults: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by PCI address (or "") and kind
     log_lost: int = 0  # times that the kernel's log ran over
     grants: Buckets = Buckets()

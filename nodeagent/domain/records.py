@@ -25,6 +25,8 @@ FOLDED = frozenset(
         "container_stopped",
         "gate_leftover",
         "kernel_fault",
+        "link_degraded",
+        "link_restored",
     }
 )
 

@@ -310,12 +310,20 @@ class Agent:
         return self.node()
 
     def clear(self, caller: Caller, device: str) -> Device:
-        """Try the proof of every quarantined slice of the device again, now."""
+        """Take its card's uncorrectable errors as known, and try the proof of its quarantined slices again.
+
+        Raises OutsideFault where the first cannot be kept.
+        """
         must_administer(caller)
-        self.device(device)
+        self._acknowledge(caller, self.device(device).pci)
         unclean = {held.lease for held in self._parts.ledger.quarantined() if held.placed.device == device}
         self._await([self._parts.releaser.retry(lease_id) for lease_id in sorted(unclean)])
         return self.device(device)
+
+    def _acknowledge(self, caller: Caller, pci: str) -> None:
+        health = self._parts.survey.health
+        if health is not None and health.acknowledge(pci, caller.uid):
+            self._parts.changes.announce()
 
     # -- events -------------------------------------------------------------------------------------
 

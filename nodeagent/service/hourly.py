@@ -1,6 +1,7 @@
 """Once an hour: what each card uses when idle, and how it hangs on PCI Express; with an alarm on drift.
 
-A leak in the driver, or a riser that loses lanes, shows over days and not in one look.
+A leak in the driver shows over days and not in one look. Of links that are worse than they could be tells
+`service.card_health`.
 """
 
 from __future__ import annotations
@@ -49,8 +50,7 @@ class Hourly:
         self._bounded: Bounded[dict[str, PciLink]] = Bounded(LINK_SECONDS)
         self._first: dict[str, int] | None = None
         self._last_ns: int | None = None
-        self._drifted: frozenset[str] = frozenset()  # pools and cards that were told of
-        self._slow: frozenset[str] = frozenset()
+        self._drifted: frozenset[str] = frozenset()  # pools that were told of
         self.links: Mapping[str, PciLink] = {}  # by PCI address, at the last record
         self.drift: Mapping[str, int] = {}  # bytes by pool
 
@@ -69,7 +69,6 @@ class Hourly:
     def _tell(self, idle: Mapping[str, int]) -> None:
         """Write the record, and what is new of alarms."""
         drifted = {pool: size for pool, size in self.drift.items() if size >= self._tolerance}
-        degraded = {pci: one for pci, one in self.links.items() if one.width < one.most_width}
         links: dict[str, Json] = {
             pci: {"width": one.width, "gts": one.gts} for pci, one in self.links.items()
         }
@@ -78,11 +77,7 @@ class Hourly:
             for pool in sorted(drifted.keys() - self._drifted):
                 why = f"{pool} uses {drifted[pool]} bytes more when idle than when this boot began"
                 tx.event("idle_drifted", uid=None, reason=why, data={"of": pool})
-            for pci in sorted(degraded.keys() - self._slow):
-                link = degraded[pci]
-                why = f"{pci} has {link.width} of {link.most_width} lanes of PCI Express"
-                tx.event("link_degraded", uid=None, reason=why, data={"of": pci})
-        self._drifted, self._slow = frozenset(drifted), frozenset(degraded)
+        self._drifted = frozenset(drifted)
 
     def _links(self, cards: list[str]) -> dict[str, PciLink]:
         return {pci: one for pci in cards if (one := self._link(pci)) is not None}

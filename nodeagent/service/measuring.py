@@ -91,6 +91,7 @@ class Measuring:
             idle_bytes={pool: size for pool, size in idle.items() if size is not None},
             drift_bytes=self._hourly.drift,
             links=self._hourly.links,
+            uncorrectable=self._survey.uncorrectable(),
             faults=self._faults.counts() if self._faults else {},
             log_lost=self._faults.lost if self._faults else 0,
             grants=self.grants.buckets(),

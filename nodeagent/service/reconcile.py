@@ -124,7 +124,7 @@ class Reconciler:
             self._guarded(listener.act, name)
         if self._due("look", self._periods.look):
             # What no change of the ledger announces.
-            for look in (self._ledger.reopen, self._topology, self._compare, self._drains):
+            for look in (self._ledger.reopen, self._topology, self._checkup, self._compare, self._drains):
                 self._guarded(look, look.__name__.strip("_"))
             for name, further in self._looks.items():
                 self._guarded(further, name)
@@ -179,6 +179,10 @@ class Reconciler:
 
     def _topology(self) -> None:
         if self._survey.rescan_if_changed():
+            self._changes.announce()
+
+    def _checkup(self) -> None:
+        if self._survey.checkup():
             self._changes.announce()
 
     def _compare(self) -> None:

@@ -17,6 +17,7 @@ from nodeagent.domain.records import Drain, Registered
 from nodeagent.domain.usage import leases_of
 from nodeagent.domain.watch import less_foreign
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.service.card_health import CardHealth
 from nodeagent.service.orders import Free
 from nodeagent.service.switches import Switches
 
@@ -37,8 +38,10 @@ class Survey:
         foreign: Callable[[], Mapping[str, int]] = dict,  # bytes by device, of processes in no lease
         owned: Callable[[Inventory], Inventory] = lambda inventory: inventory,  # with whose devices are
         switches: Switches | None = None,
+        health: CardHealth | None = None,
     ) -> None:
         self.switches = switches or Switches()
+        self.health = health  # of the cards by their own counters
         self._ledger = ledger
         self._foreign = foreign
         self._owned = owned
@@ -107,6 +110,17 @@ class Survey:
         """Why nothing can be granted: the ledger holds each slice to what it knows of its device."""
         return () if self._unbooked is None else (self._unbooked,)
 
+    def checkup(self) -> bool:
+        """Look at the cards' own counters, where that is due; whether that changed anything."""
+        return self.health is not None and self.health.look(self.shown())
+
+    def uncorrectable(self) -> Mapping[str, int]:
+        """By PCI address, the uncorrectable errors of cards that tell of any, 0 included."""
+        records = self.health.records() if self.health else {}
+        return {
+            pci: sum(one.uncorrectable.values()) for pci, one in sorted(records.items()) if one.uncorrectable
+        }
+
     def away(self, device_key: str) -> bool:
         """Whether the last scan did not find the device. Raises what `found` does."""
         device = self.found().device(device_key)
@@ -128,11 +142,13 @@ class Survey:
             return self._found or NOTHING
 
     def inventory(self, *, foreign: bool = True) -> Inventory:
-        """The last scan with owners, less what *foreign* users hold, with administrators' drains on top.
+        """The last scan with owners and sick cards, less what *foreign* users hold, with drains on top.
 
         Raises what `found` does.
         """
         found = self.switches.marked(self._owned(self.found()))
+        if self.health is not None:
+            found = self.health.marked(found)
         others = self._foreign() if foreign else {}
         if others:
             found = less_foreign(found, others, self._ledger.held())

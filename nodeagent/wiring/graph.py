@@ -53,6 +53,7 @@ from nodeagent.service.uevents import Source, Uevents
 from nodeagent.service.upkeep import Upkeep
 from nodeagent.service.watch import Watch
 from nodeagent.wiring.api import build_api
+from nodeagent.wiring.card_health import build_card_health
 from nodeagent.wiring.container_looks import ContainerUses, build_container_uses
 from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.enforcement import build_enforcement, foreign_stop
@@ -304,6 +305,7 @@ def _base(
             foreign.by_device,
             owned,
             build_switches(config, clock),
+            build_card_health(config, node, ledger, clock),
         ),
         Anchors(anchor_limits(config), clock, tree, bearers),
         Quotas(quota_limits(config), clock, Subuids().owner),

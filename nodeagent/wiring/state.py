@@ -10,6 +10,7 @@ from nodeagent import config as settings
 
 LEDGER, BASELINES, NAMES, DUMPS = "ledger.sqlite3", "baselines", "names", "dumps"
 SWITCHES = "switches"
+CARDS = "cards"  # what each card told of its health, and what was acknowledged
 FIRST_IDLE = "first_idle"  # what each pool used when idle, when this boot began
 TICKET_KEY = "ticket.key"
 

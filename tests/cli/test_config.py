@@ -44,6 +44,8 @@ def test_a_given_key_is_taken(tmp_path: Path) -> None:
         ("[devices]\nshares = 2\n", "devices.shares"),
         ("[devices.shares]\ngfx942 = 0\n", "devices.shares.gfx942"),
         ("[devices.shares]\n'*' = 'few'\n", "devices.shares.*"),
+        ("[devices]\non_uncorrectable = 'kill'\n", "devices.on_uncorrectable"),
+        ("[devices]\non_link_degraded = true\n", "devices.on_link_degraded"),
     ],
 )
 def test_a_wrong_key_is_named_and_dropped(tmp_path: Path, text: str, key: str) -> None:

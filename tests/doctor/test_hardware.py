@@ -13,7 +13,7 @@ import pytest
 from nodeagent.adapters.sysfs import SysTree
 from nodeagent.doctor import hardware
 from nodeagent.doctor.pci import redirects
-from nodeagent.domain.doctor.cards import PciLink
+from nodeagent.domain.doctor.cards import LinkEnd
 
 PCI = "sys/bus/pci/devices"
 MODULE = "sys/module/amdgpu"
@@ -96,7 +96,7 @@ def test_a_card_and_its_way(node: Any) -> None:
     """Links are read at their lower ends, errors along the way, redirects at the bridges."""
     pci = a_card(node)
     (card,) = (one for one in hardware.cards(node.scene()).cards if one.pci == pci)
-    assert card.links == (PciLink(pci, 16, 16, 16.0, 32.0), PciLink(UP, 8, 16, 16.0, 32.0))
+    assert card.links == (LinkEnd(pci, 16, 16, 16.0, 32.0), LinkEnd(UP, 8, 16, 16.0, 32.0))
     assert (card.corrected, card.fatal, card.nonfatal, card.replays) == (6, 0, None, 4)
     assert (card.ras, card.bad_pages, card.iommu) == ({"umc": (1, 22)}, 2, "DMA-FQ")
     assert card.acs == {DOWN: 0x1D}

@@ -54,6 +54,14 @@ def test_the_line_and_its_codes(
     assert f"devices={len(states)}" in line
 
 
+def test_a_device_that_is_granted_from_with_a_reason_is_warned_of() -> None:
+    """What the site only wants to be told of is no sickness."""
+    health = of_node(node(), [{"state": "healthy", "reason": "x8 of x16"}, {"state": "healthy"}])
+    assert health.nagios()[1] == 1
+    assert "1 of 2 devices ailing, and granted from" in health.line
+    assert health.figures["sick"] == 0
+
+
 def test_an_agent_that_is_silent_is_critical_unless_it_is_bypassed() -> None:
     """Then nobody needs it."""
     assert silent("no such file", None).state is State.SILENT

@@ -53,6 +53,7 @@ from nodeagent.service.reconcile import Periods
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source
+from nodeagent.wiring.card_health import build_card_health
 from nodeagent.wiring.container_looks import build_container_uses
 from nodeagent.wiring.containers import Dock
 from nodeagent.wiring.enforcement import modes_of
@@ -122,7 +123,10 @@ class House:
             rules=device_rules(settings),
         )
         switches = build_switches(settings, clock)
-        self.survey = Survey(self.ledger, scanner.scan, scanner.generation, owned=owned, switches=switches)
+        health = build_card_health(settings, node, self.ledger, clock)
+        self.survey = Survey(
+            self.ledger, scanner.scan, scanner.generation, owned=owned, switches=switches, health=health
+        )
         notes = state / "run/notes"
         self.dock = Dock(
             Engines(engines or {}, clock, unified=tree is not None, systemd=False),

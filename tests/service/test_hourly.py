@@ -77,17 +77,3 @@ def test_another_boot_begins_anew(world: World) -> None:
     world.start()
     world.hour()
     assert world.hourly.drift == {world.pool: 0}
-
-
-def test_lost_lanes_are_told_for_as_long_as_they_are_lost(world: World) -> None:
-    """Once, and again when they were back meanwhile; a slower lane alone is none: an idle card slows down."""
-    cards = len({one.pci for one in world.look.inventory.devices})
-    world.link = PciLink(16, 16, 2.5, 32.0)
-    assert world.hour() == ["recorded"]
-    world.link = PciLink(8, 16, 32.0, 32.0)
-    assert world.hour() == ["recorded"] + ["link_degraded"] * cards
-    assert world.hour() == ["recorded"]
-    world.link = None
-    assert world.hour() == ["recorded"]
-    world.link = PciLink(4, 16)
-    assert "link_degraded" in world.hour()

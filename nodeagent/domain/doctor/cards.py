@@ -6,22 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nodeagent.domain.doctor.check import Verdict, check, either, fail, ok, unseen, warn
+from nodeagent.domain.vitals import LinkEnd
 
 AREA = "cards"
 _MANY_CORRECTED = 1000  # corrected errors of a link; a few come with any reset
 _MANY_CE = 1000  # corrected memory errors
 _ACS_REDIRECT = 0x04 | 0x08  # request and completion redirect, PCIe base specification 7.7.12.3
-
-
-@dataclass(frozen=True, slots=True)
-class PciLink:
-    """A link on the way from a card to the processor, as the lower end says. Speeds in GT/s."""
-
-    address: str
-    width: int | None
-    most_width: int | None
-    speed: float | None
-    most_speed: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +22,7 @@ class Card:
     gfx: str | None = None
     apu: bool = False
     asleep: bool = False
-    links: tuple[PciLink, ...] = ()
+    links: tuple[LinkEnd, ...] = ()
     corrected: int | None = None  # AER counters since boot
     nonfatal: int | None = None
     fatal: int | None = None
@@ -91,7 +81,7 @@ def pcie_width(cards: Cards) -> Verdict:
     offenders = [
         f"{card.pci}: x{link.width} of x{link.most_width} at {link.address}"
         for card, link in _links(cards)
-        if link.width is not None and link.most_width is not None and link.width < link.most_width
+        if link.narrow
     ]
     return _awake(cards, offenders, warn, "full width")
 
@@ -108,11 +98,7 @@ def pcie_speed(cards: Cards) -> Verdict:
     offenders = [
         f"{card.pci}: {link.speed:g} of {link.most_speed:g} GT/s at {link.address}"
         for card, link in _links(cards)
-        if link.speed is not None
-        and link.most_speed is not None
-        and link.speed < link.most_speed
-        # Client cards lower the speed when idle, which says nothing.
-        and (card.gfx or "").startswith("gfx9")
+        if link.slow(card.gfx)
     ]
     return _awake(cards, offenders, warn, "full speed, as far as it is told when idle")
 
@@ -278,7 +264,7 @@ def recent_resets(cards: Cards) -> Verdict:
     return either([f"{pci} was" for pci in cards.dumps], warn, "none")
 
 
-def _links(cards: Cards) -> Iterator[tuple[Card, PciLink]]:
+def _links(cards: Cards) -> Iterator[tuple[Card, LinkEnd]]:
     return ((card, link) for card in cards.awake if not card.apu for link in card.links)
 
 

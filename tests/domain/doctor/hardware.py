@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodeagent.domain.device import Device, DeviceState, Inventory, Skipped
-from nodeagent.domain.doctor.cards import Card, Cards, PciLink
+from nodeagent.domain.doctor.cards import Card, Cards, LinkEnd
 from nodeagent.domain.doctor.devices import Devices, NodeFile
 from nodeagent.domain.doctor.driver import Driver
 
@@ -85,7 +85,7 @@ DRIVERS = (
 CARD = Card(
     pci=A,
     gfx="gfx942",
-    links=(PciLink(A, 16, 16, 32.0, 32.0), PciLink("0000:03:00.0", 16, 16, 32.0, 32.0)),
+    links=(LinkEnd(A, 16, 16, 32.0, 32.0), LinkEnd("0000:03:00.0", 16, 16, 32.0, 32.0)),
     corrected=3,
     nonfatal=0,
     fatal=0,
@@ -112,16 +112,16 @@ def asleep(**changes: object) -> Cards:
 NO_CARDS = Cards(())
 CARD_CASES = (
     Case("pcie-width", CARDS, OK),
-    Case("pcie-width", card(links=(PciLink(B, 8, 16, 32.0, 32.0),)), WARN, f"{B}: x8 of x16"),
+    Case("pcie-width", card(links=(LinkEnd(B, 8, 16, 32.0, 32.0),)), WARN, f"{B}: x8 of x16"),
     Case(
-        "pcie-width", card(links=(CARD.links[0], PciLink("0000:03:00.0", 4, 16, 1, 1))), WARN, "0000:03:00.0"
+        "pcie-width", card(links=(CARD.links[0], LinkEnd("0000:03:00.0", 4, 16, 1, 1))), WARN, "0000:03:00.0"
     ),
     Case("pcie-width", asleep(), UNSEEN, "not woken"),
-    Case("pcie-width", card(links=(PciLink(B, None, None, None, None),)), OK),
+    Case("pcie-width", card(links=(LinkEnd(B, None, None, None, None),)), OK),
     Case("pcie-width", NO_CARDS, UNSEEN),
     Case("pcie-speed", CARDS, OK),
-    Case("pcie-speed", card(links=(PciLink(B, 16, 16, 2.5, 32.0),)), WARN, "2.5 of 32"),
-    Case("pcie-speed", card(gfx="gfx1100", links=(PciLink(B, 16, 16, 2.5, 16.0),)), OK),
+    Case("pcie-speed", card(links=(LinkEnd(B, 16, 16, 2.5, 32.0),)), WARN, "2.5 of 32"),
+    Case("pcie-speed", card(gfx="gfx1100", links=(LinkEnd(B, 16, 16, 2.5, 16.0),)), OK),
     Case("pcie-errors", CARDS, OK),
     Case("pcie-errors", card(fatal=1), FAIL, "1 fatal"),
     Case("pcie-errors", card(nonfatal=2), WARN, "2 uncorrected"),
