@@ -1,6 +1,6 @@
 """Reads what a card's PCI and RAS files say of its health. A card that sleeps is let sleep.
 
-``ras/<block>_err_count`` holds ``ue: N`` and ``ce: N`` lines. A link is told of by its lower end, the card and
+``ras/<block>_err_count`` holds ``ue: N`` and ``ce: N`` lines. A link is told of by its lower end, a card and
 the upper port of each switch above it: ``{current,max}_link_{width,speed}`` (drivers/pci/pci-sysfs.c).
 """
 
