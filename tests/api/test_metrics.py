@@ -173,3 +173,10 @@ def test_no_label_carries_a_users_text(user, agent):
     agent.add(1000)
     text = user.get("/metrics").text
     assert "trainer" not in text and "job-17" not in text
+
+
+def test_uncorrectable_errors_are_told_by_card(user, agent):
+    """Of cards that count them, those that were acknowledged included."""
+    agent.measured = replace(MEASURED, uncorrectable={"0000:c1:00.0": 3})
+    found = samples(user.get("/metrics"))
+    assert found["nodeagent_ras_uncorrectable_errors", "0000:c1:00.0"] == 3
