@@ -20,6 +20,7 @@ body() {
         field SLURM_HET_JOB_ID "${SLURM_HET_JOB_ID-}" &&
         field SLURM_JOB_UID "${SLURM_JOB_UID-}" &&
         field SLURM_JOB_GID "${SLURM_JOB_GID-}" &&
+        field SLURM_JOB_ACCOUNT "${SLURM_JOB_ACCOUNT-}" &&
         field SLURM_JOB_GPUS "${SLURM_JOB_GPUS-}" &&
         field SLURM_JOB_RESTART_COUNT "${SLURM_JOB_RESTART_COUNT-}" &&
         field SLURM_JOB_START_TIME "${SLURM_JOB_START_TIME-}" &&

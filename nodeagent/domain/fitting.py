@@ -16,6 +16,7 @@ from nodeagent.domain.refusals import Code, DeviceRefusal
 from nodeagent.domain.request import Policy, SliceRequest
 from nodeagent.domain.selectors import mismatch
 from nodeagent.domain.shapes import choose, largest_even, shared_set
+from nodeagent.domain.sizes import size_text
 from nodeagent.domain.sizing import Demand, demand
 from nodeagent.domain.usage import Usage, earliest_end, holders, leases_of
 
@@ -106,8 +107,8 @@ def _memory(site: Site, pool: Pool, needs: Demand) -> DeviceRefusal | None:
         (pool.grantable_bytes, usage.pool_bytes, usage.pooled, f"grantable in pool {pool.key}"),
     ):
         if used + asked > total:
-            free = f"{_size(max(0, total - used))} of {_size(total)} {of_what} free"
-            why = f"asks {_size(asked)} of VRAM, {free}"
+            free = f"{size_text(max(0, total - used))} of {size_text(total)} {of_what} free"
+            why = f"asks {size_text(asked)} of VRAM, {free}"
             return _no(site.device, Code.INSUFFICIENT_MEMORY, why, holding if asked <= total else ())
     return None
 
@@ -150,11 +151,3 @@ def _offer(site: Site, geometry: Geometry, needs: Demand, cus: CuSet) -> Offer:
     )
     joins = needs.shared and site.usage.shared_cus is not None
     return Offer(device, placed, site.usage.load(device), joins)
-
-
-def _size(size_bytes: int) -> str:
-    """Bytes for a person, in the unit that leaves a digit before the point."""
-    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size_bytes >= 1 << bits:
-            return f"{size_bytes / (1 << bits):.1f} {unit}"
-    return f"{size_bytes} B"

@@ -140,6 +140,7 @@ class Lease:
     ended_at: float | None = None
     reason: str | None = None
     wait_until_ns: int | None = None  # queued: the boot time at which it is cancelled
+    gid: int | None = None  # of the holder
 
     @property
     def observed(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from nodeagent.domain.clock import SECOND_NS
 from nodeagent.domain.device import DeviceState, Inventory
@@ -21,6 +22,14 @@ from nodeagent.domain.selectors import mismatch
 
 AGING_NS = 3600 * SECOND_NS  # after that `low` waits as `normal` does
 _RANKS = {priority: number for number, priority in enumerate(Priority)}
+
+
+class Turn(Enum):
+    """What came of a request's turn."""
+
+    TAKEN = auto()  # it has its slices
+    WAITS = auto()  # for capacity
+    OVER_QUOTA = auto()  # for leases that count with it, wherever there is room: so nothing is kept for it
 
 
 @dataclass(frozen=True, slots=True)

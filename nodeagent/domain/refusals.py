@@ -25,7 +25,7 @@ class Code(StrEnum):
     INSUFFICIENT_DEVICE = "NodeInsufficientDevice"  # fewer devices fit than the request asks for
     NO_DEVICE = "NodeHasNoDevice"  # the node has no AMD GPU at all
     GUARANTEE_NOT_MET = "GuaranteeNotMet"
-    QUOTA_NOT_FIT = "ResourceQuotaNotFit"  # the caller's own limits
+    QUOTA_NOT_FIT = "ResourceQuotaNotFit"  # limits of the caller's own, or of those it is counted with
     CARD_IN_USE = "CardInUse"  # of a change of its partition mode, not of a request for slices
 
 
@@ -48,11 +48,12 @@ class Refusal:
     why: str
     next_act: str
     devices: tuple[DeviceRefusal, ...] = ()
+    leases: tuple[int, ...] = ()  # that are in the way on whatever device
 
     @property
     def blockers(self) -> tuple[int, ...]:
-        """Every lease that blocks on some device, lowest id first."""
-        return tuple(sorted({lease for device in self.devices for lease in device.blockers}))
+        """Every lease that is in the way, lowest id first."""
+        return tuple(sorted({*self.leases, *(one for device in self.devices for one in device.blockers)}))
 
     @property
     def earliest_ns(self) -> int | None:

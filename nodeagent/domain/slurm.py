@@ -20,6 +20,7 @@ _NAMES = frozenset(
         "GPULEASE_AT",
         "SLURM_CONF",
         "SLURM_HET_JOB_ID",
+        "SLURM_JOB_ACCOUNT",
         "SLURM_JOB_COMMENT",
         "SLURM_JOB_EXTRA",
         "SLURM_JOB_GID",
@@ -42,6 +43,7 @@ _SECONDS = re.compile(r"([0-9]{1,10})\.([0-9]{2})", re.ASCII)  # as /proc/uptime
 _GPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*", re.ASCII)
 _SLUID = re.compile(r"[A-Za-z0-9]{6,32}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", re.ASCII)
+_ACCOUNT = re.compile(r"[a-z0-9_][a-z0-9_.@:+-]{0,63}", re.ASCII)
 _RUN = re.compile(r"slurm-[0-9]+-[0-9]+-([0-9]+)(\.[0-9]+)?", re.ASCII)
 _PATH = re.compile(r"/[A-Za-z0-9._/+@=,-]+", re.ASCII)
 MOST_GPUS = 1024
@@ -90,6 +92,7 @@ class Job:
     node: str | None
     conf: str | None  # path of slurm.conf
     words: Mapping[str, str]  # "extra" and "comment", a user's words
+    account: str | None = None
 
     @property
     def run(self) -> str:
@@ -130,7 +133,17 @@ def job_of(environment: Mapping[str, str]) -> Job:
             "extra": environment.get("SLURM_JOB_EXTRA", ""),
             "comment": environment.get("SLURM_JOB_COMMENT", ""),
         },
+        account=account_of(environment.get("SLURM_JOB_ACCOUNT", "")),
     )
+
+
+def account_of(text: str) -> str | None:
+    """Slurm's account, which it keeps in small letters; None for none, and for what no account is called.
+
+    Where slurmdbd checks no accounts it is a user's text: not worth a fault that drains the node.
+    """
+    lower = text.lower()
+    return lower if _ACCOUNT.fullmatch(lower) else None
 
 
 def parse_environment(raw: bytes) -> Mapping[str, str]:

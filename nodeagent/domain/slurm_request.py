@@ -9,14 +9,10 @@ from dataclasses import dataclass, replace
 from nodeagent.domain import shards
 from nodeagent.domain.device import VRAM_GRAIN, Device
 from nodeagent.domain.request import SliceRequest
+from nodeagent.domain.sizes import UNITS
 
 PREFIX = "gpulease:"
 LOOKED_AT = 200  # characters of a user's text
-_UNITS = {
-    "": 1,
-    **{f"{unit}{end}": 1024**power for power, unit in enumerate("KMGT", 1) for end in ("", "iB")},
-    **{f"{unit}B": 1000**power for power, unit in enumerate("kMGT", 1)},
-}
 _WORD = re.compile(
     rf"{PREFIX}(?:(?P<gpus>gpus)|shards=(?P<shards>[1-9][0-9]{{0,3}})"
     r"(?:,vram=(?P<vram>[1-9][0-9]{0,14})(?P<unit>[KMGT](?:iB)?|[kMGT]B)?)?"
@@ -56,7 +52,7 @@ def asked_in(text: str) -> Asked | None:
         return None
     if match["gpus"]:
         return Asked(None)
-    vram = int(match["vram"]) * _UNITS[match["unit"] or ""] if match["vram"] else None
+    vram = int(match["vram"]) * UNITS[match["unit"] or ""] if match["vram"] else None
     return Asked(int(match["shards"]), vram, float(match["cu"]) if match["cu"] else None)
 
 

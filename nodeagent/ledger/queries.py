@@ -24,12 +24,14 @@ from sqlalchemy import (
 
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState, SliceState
+from nodeagent.domain.quota import Holding, Use
 from nodeagent.domain.records import Counts, Drain, EffectRecord, EffectState, Event, Registered, Remembered
 from nodeagent.ledger import rows
 from nodeagent.ledger.sidecar import Mark, Sidecar, marks, read
 from nodeagent.ledger.tables import (
     NOT_ENDED,
     NOT_FREE,
+    accounts,
     anchors,
     devices,
     drains,
@@ -98,6 +100,24 @@ _UNCLEAN = (
     .join(leases, leases.c.id == slices.c.lease)
     .where(NOT_FREE, slices.c.state == SliceState.QUARANTINED, leases.c.charged_uid == bindparam("uid"))
 )
+
+_HOLDINGS = (
+    select(
+        leases.c.id,
+        leases.c.uid,
+        leases.c.gid,
+        leases.c.holder_kind,
+        accounts.c.account,
+        func.sum(slices.c.vram_bytes).label("vram_bytes"),
+        func.coalesce(func.sum(slices.c.cu_count).filter(slices.c.shared == 0), 0).label("cus"),
+        func.sum(slices.c.queue_slots).label("queue_slots"),
+    )
+    .join(leases, leases.c.id == slices.c.lease)
+    .outerjoin(accounts, accounts.c.lease == leases.c.id)
+    .where(NOT_FREE)
+    .group_by(leases.c.id)
+)
+_ACCOUNT = select(accounts.c.account).where(accounts.c.lease == bindparam("of"))
 
 
 class Queries(ABC):
@@ -273,6 +293,24 @@ class Queries(ABC):
             every, waiting = connection.execute(_COUNTS, {"uid": charged_uid}).one()
             quarantined = connection.execute(_UNCLEAN, {"uid": charged_uid}).scalar_one()
         return Counts(live=every - waiting, queued=waiting, quarantined=quarantined)
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What each lease holds that has a slice which is not free: also one that ended unclean."""
+        return tuple(
+            Holding(
+                row.id,
+                row.uid,
+                row.gid,
+                HolderKind(row.holder_kind),
+                row.account,
+                Use(1, row.vram_bytes, row.cus, row.queue_slots),
+            )
+            for row in self._all(_HOLDINGS)
+        )
+
+    def account(self, lease_id: int) -> str | None:
+        """Slurm's account of a job's lease."""
+        return next((str(row.account) for row in self._all(_ACCOUNT, of=lease_id)), None)
 
     def _all(self, wanted: Select[Any] | CompoundSelect[Any], **given: object) -> Iterable[Row[Any]]:
         with self._connection() as connection:

@@ -194,6 +194,7 @@ def lease_of(row: Row[Any], slices: tuple[HeldSlice, ...]) -> Lease:
         ended_at=row.ended_at,
         reason=row.reason,
         wait_until_ns=row.wait_until_ns,
+        gid=row.gid,
     )
 
 

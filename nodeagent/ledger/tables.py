@@ -146,6 +146,15 @@ Index("ix_leases_uid", leases.c.uid, leases.c.id)
 Index("ix_leases_holder", leases.c.holder_kind, leases.c.holder_id, leases.c.id)
 Index("ix_leases_ended", leases.c.ended_at)
 
+# Of jobs alone: Slurm's account, where it tells one.
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("lease", ForeignKey("leases.id", ondelete="CASCADE"), primary_key=True),
+    Column("account", Text, nullable=False),
+    sqlite_strict=True,
+)
+
 anchors = Table(
     "anchors",
     metadata,

@@ -23,6 +23,7 @@ from nodeagent.ledger.ids import IdBlocks
 from nodeagent.ledger.records import Records
 from nodeagent.ledger.sidecar import Sidecar, put_back
 from nodeagent.ledger.tables import (
+    accounts,
     anchors,
     boots,
     devices,
@@ -99,11 +100,12 @@ class Transaction(Records):
         wait_until_ns: int | None = None,
         charged_uid: int | None = None,
         asker_uid: int | None = None,
+        account: str | None = None,
     ) -> int:
         """Open a QUEUED lease without slices, or a PREPARING one that holds *placed*; returns its id.
 
         *charged_uid* is whose limits it uses up, *asker_uid* among whose request ids *request_id* is; unless
-        told otherwise both are the holder.
+        told otherwise both are the holder. *account* is Slurm's, of a job.
 
         Raises:
             LedgerConflict: something of *placed* is held already, or the request id is in use.
@@ -130,6 +132,8 @@ class Transaction(Records):
             guarantee=rows.guarantee_text(Guarantee()),
         )
         self._write(insert(anchors), lease=lease_id, **rows.anchor_values(anchor))
+        if account is not None:
+            self._write(insert(accounts), lease=lease_id, account=account)
         if request_id is not None:
             self._remember(lease_id, holder.uid if asker_uid is None else asker_uid, request_id, digest)
         self._hold(lease_id, placed)

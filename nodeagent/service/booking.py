@@ -9,7 +9,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.errors import KeyReused, LedgerUnavailable
 from nodeagent.domain.lease import Anchor, Holder, HolderKind, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.ownership import Asker
-from nodeagent.domain.queue import Reservation
+from nodeagent.domain.queue import Reservation, Turn
 from nodeagent.domain.records import EffectState
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.request import Request
@@ -23,6 +23,7 @@ from nodeagent.service.orders import Caller, Order
 from nodeagent.service.placing import Draft, Placed, Placer
 from nodeagent.service.plan import Planner, adopted_by
 from nodeagent.service.queue import Queue
+from nodeagent.service.quota_rules import refused
 from nodeagent.service.quotas import Quotas
 from nodeagent.service.survey import Survey
 
@@ -56,6 +57,7 @@ class Booker:
         self._survey = survey
         self._anchors = anchors
         self._quotas = quotas
+        self._rules = quotas.rules
         self._planner = planner
         self._placer = placer
         self._nesting = nesting
@@ -97,7 +99,7 @@ class Booker:
             again = _remembered(tx, caller, order)
             if again is not None:
                 return Booked(again, fresh=False)
-            placed = self._admit(tx, caller, draft)
+            placed = self._admit(tx, caller, order, draft)
             if isinstance(placed, Refusal):
                 blockers = {"blockers": list(placed.blockers)}
                 tx.event("refused", uid=draft.uid, reason=placed.code, data=blockers)
@@ -119,8 +121,9 @@ class Booker:
             if over is not None:
                 tx.event("refused", uid=uid, reason=over.code)
                 return over
+            breach = self._rules.breach(tx, self._rules.payer(caller, order), draft.size)
             lease = self._open_row(tx, caller, order, anchor, LeaseState.PREPARING)
-            self._observing.write(tx, lease, draft.placed, why)
+            self._observing.write(tx, lease, refused(breach) if breach else draft.placed, why)
             return Booked(lease, fresh=True)
 
     def _observed_draft(
@@ -148,44 +151,58 @@ class Booker:
             tx.set_anchor(lease.id, self._anchors.loose(lease.anchor))
             self._observing.write(tx, lease, draft.placed, why)
 
-    def place_queued(self, lease: Lease, kept: tuple[Reservation, ...] = ()) -> bool:
+    def place_queued(self, lease: Lease, kept: tuple[Reservation, ...] = ()) -> Turn:
         """Give a queued lease its slices, if it fits now beside what is *kept* for those before it."""
         if why := self._observing.why_lease(lease):
             self._observe_queued(lease, why)
-            return True
+            return Turn.TAKEN
         adopted = adopted_by(self._ledger.effects(lease.id))
+        payer = self._rules.waiting(self._ledger, lease)
         draft = self._placer.draft(
             lease.holder.uid,
             Asker(lease.holder.kind),
             self._survey.inventory(),
             self._ledger.held(),
             lease.request,
+            may_wait=payer is not None,  # only then is its size told where it does not fit
             adopted=adopted,
             container=lease.anchor.container,
             kept=kept,
             ends_ns=ends_ns(self._anchors.started(lease.anchor)),
         )
-        if isinstance(draft.placed, Refusal):
-            return False
+        if isinstance(draft.placed, Refusal) or not draft.placed:
+            return Turn.OVER_QUOTA if self._rules.breach(self._ledger, payer, draft.size) else Turn.WAITS
         with self._ledger.write() as tx:
             current = tx.lease(lease.id)
             if current is None or current.state is not LeaseState.QUEUED:
-                return False
+                return Turn.WAITS
             placed = self._placer.settle(draft, tx.held())
-            if isinstance(placed, Refusal):
-                return False
+            if isinstance(placed, Refusal) or not placed:
+                return Turn.WAITS
+            if self._rules.breach(tx, payer, placed):
+                return Turn.OVER_QUOTA
             tx.place(lease.id, placed)
             self._grant(tx, lease.id, draft, placed)
-        return True
+        return Turn.TAKEN
 
-    def _admit(self, tx: Transaction, caller: Caller, draft: Draft) -> Placed | Refusal:
-        """The slices; none of them when the order waits for its turn instead."""
+    def _admit(self, tx: Transaction, caller: Caller, order: Order, draft: Draft) -> Placed | Refusal:
+        """The slices; none of them when the order waits for its turn instead.
+
+        What is over a quota waits, too, unless it always would be; but no job does: Slurm has started it.
+        """
         counts = tx.counts(self._quotas.charged(caller))
         over = self._quotas.refusal(caller, counts)
         if over is not None:
             return over
         placed = self._placer.settle(draft, tx.held())
-        return placed or self._quotas.refusal(caller, counts, queueing=True) or ()
+        if isinstance(placed, Refusal):
+            return placed
+        breach = self._rules.breach(tx, self._rules.payer(caller, order), placed or draft.size)
+        if breach and (breach.never or not draft.may_wait or order.holder_kind is HolderKind.SLURM):
+            return refused(breach)
+        if placed and not breach:
+            return placed
+        return self._quotas.refusal(caller, counts, queueing=True) or ()
 
     def _open(
         self, tx: Transaction, caller: Caller, order: Order, anchor: Anchor, draft: Draft, placed: Placed
@@ -229,6 +246,7 @@ class Booker:
             digest=order.digest,
             placed=placed,
             wait_until_ns=self._clock.boot_ns() + order.wait_seconds * SECOND_NS if waits else None,
+            account=order.behalf.account if order.behalf else None,
         )
         return _read(tx, lease_id)
 

@@ -11,8 +11,8 @@ import structlog
 from nodeagent.domain.environment import environment, guarantee_of
 from nodeagent.domain.errors import LedgerUnavailable, OutsideFault
 from nodeagent.domain.guarantee import Guarantee
-from nodeagent.domain.lease import AnchorKind, Lease, LeaseState
-from nodeagent.domain.queue import Reservation
+from nodeagent.domain.lease import AnchorKind, HolderKind, Lease, LeaseState
+from nodeagent.domain.queue import Reservation, Turn
 from nodeagent.domain.refusals import Refusal
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
@@ -32,6 +32,7 @@ log = structlog.get_logger()
 Outcome = Granted | Queued | Refusal
 IN_ITS_OWN = (AnchorKind.CGROUP, AnchorKind.CONTAINER)  # live in the lease's own cgroup
 UNDONE = (LeaseState.RELEASING, LeaseState.RELEASED, LeaseState.FAILED)
+OVER_QUOTA = "over a quota"  # why a job's lease that waited was cancelled
 FOLLOW_SECONDS = 4.0  # how long a repeated request follows the first one that still prepares
 
 
@@ -105,12 +106,17 @@ class Granter:
         self._changes.announce(lease_id)
         return lease
 
-    def try_queued(self, lease: Lease, kept: tuple[Reservation, ...] = ()) -> bool:
-        """Grant a queued lease if it fits now beside what is *kept* for those before it."""
-        if not self._booker.place_queued(lease, kept):
-            return False
-        self.prepare(lease.id)
-        return True
+    def try_queued(self, lease: Lease, kept: tuple[Reservation, ...] = ()) -> Turn:
+        """Grant a queued lease if it fits now beside what is *kept* for those before it.
+
+        A job's is ended where a quota is in the way: it is refused then, for Slurm has started it already.
+        """
+        turn = self._booker.place_queued(lease, kept)
+        if turn is Turn.TAKEN:
+            self.prepare(lease.id)
+        elif turn is Turn.OVER_QUOTA and lease.holder.kind is HolderKind.SLURM:
+            self._releaser.end(lease.id, uid=None, reason=OVER_QUOTA)
+        return turn
 
     def _activate(self, lease: Lease) -> Lease:
         done = self._journal.apply(lease.id)

@@ -58,6 +58,11 @@ class JobLeases:
 
         return bool(self._changes.wait_for(look, seconds))
 
+    def ending(self, ids: Sequence[int]) -> tuple[Lease, ...]:
+        """Those of the leases *ids* whose release is under way."""
+        found = (self._ledger.lease(one) for one in ids)
+        return tuple(one for one in found if one is not None and one.state is LeaseState.RELEASING)
+
     def now(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
         """The same leases, as they are now."""
         found = (self._ledger.lease(lease.id) for lease in leases)

@@ -67,6 +67,7 @@ class Behalf:
     uid: int
     gid: int
     home: NamedCgroup | None = None
+    account: str | None = None  # Slurm's, of a job
 
 
 @dataclass(frozen=True, slots=True)

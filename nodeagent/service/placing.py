@@ -36,6 +36,12 @@ class Draft:
     container: Container | None = None
     kept: tuple[Reservation, ...] = ()
     ends_ns: int | None = None
+    alone: Placed = ()  # for one that waits: what it would be given if nothing were held
+
+    @property
+    def size(self) -> Placed:
+        """What it comes to, now or in its turn."""
+        return self.alone if isinstance(self.placed, Refusal) else self.placed or self.alone
 
     def holds(self, held: Sequence[HeldSlice]) -> bool:
         """Whether it may be booked beside *held*: what gives no slices needs no second look."""
@@ -100,8 +106,10 @@ class Placer:
         placed = self._in_turn(draft)
         if isinstance(placed, Refusal) and draft.may_wait:
             waiting = replace(draft, asker=Asker(draft.asker.kind))
-            never = self._place(waiting, ())
-            placed = never if isinstance(never, Refusal) else ()
+            alone = self._place(waiting, ())
+            if not isinstance(alone, Refusal):
+                return replace(draft, placed=(), alone=alone)
+            placed = alone
         return replace(draft, placed=placed)
 
     def _in_turn(self, draft: Draft) -> Placed | Refusal:

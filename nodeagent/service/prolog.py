@@ -18,7 +18,7 @@ from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Priority, Request
 from nodeagent.domain.slurm import Job, Verdict, Word
 from nodeagent.domain.slurm_request import Place, asked_in, slices_of
-from nodeagent.service.grant import Granter
+from nodeagent.service.grant import OVER_QUOTA, Granter, Outcome
 from nodeagent.service.job_leases import JobLeases
 from nodeagent.service.orders import AnchorOrder, Behalf, Caller, NamedCgroup, Order
 from nodeagent.service.survey import Survey
@@ -124,9 +124,9 @@ class Prolog:
             lease = self._leases.of_run(job)
             try:
                 if lease is None or _ended(lease):
-                    outcome = self._granter.grant(caller, self._order(job, request, lease))
+                    outcome = self._asked(caller, self._order(job, request, lease), until)
                     if isinstance(outcome, Refusal):
-                        return self._refused(outcome, request)
+                        return self._refused(outcome, job)
                     lease = outcome.lease
                 return self._followed(lease.id, request, until)
             except OutsideFault as error:
@@ -134,8 +134,23 @@ class Prolog:
                 log.warning("a job's lease could not be made", job=job.id, why=fault)
         return Verdict(Word.FAULT, fault)
 
+    def _asked(self, caller: Caller, order: Order, until: float) -> Outcome:
+        """What comes of *order*: where leases that count towards a quota are ending, once they have.
+
+        Slurm starts a user's next job when the one before is over, of which the release may take a moment.
+        """
+        outcome = self._granter.grant(caller, order)
+        if not isinstance(outcome, Refusal) or outcome.code is not Code.QUOTA_NOT_FIT:
+            return outcome
+        ending = self._leases.ending(outcome.leases)
+        if ending and self._leases.ended(ending, max(0.0, until - time.monotonic())):
+            return self._granter.grant(caller, order)
+        return outcome
+
     def _followed(self, lease_id: int, request: Request, until: float) -> Verdict:
         lease = self._leases.follow(lease_id, max(0.0, until - time.monotonic()))
+        if lease and lease.reason == OVER_QUOTA:
+            return Verdict(Word.REFUSED, f"lease {lease_id}, in its turn, was {OVER_QUOTA}")
         if lease is None or _ended(lease):
             raise OutsideFault(f"lease {lease_id}", (lease and lease.reason) or "is gone")
         if lease.observed:
@@ -144,8 +159,10 @@ class Prolog:
             return Verdict(Word.GRANTED, f"lease {lease_id}", _hook(lease))
         return Verdict(Word.WAIT, self._leases.in_the_way(_devices(request), lease_id))
 
-    def _refused(self, refusal: Refusal, request: Request) -> Verdict:
-        """A refusal is never the job's fault here: what it may ask for was looked at before."""
+    def _refused(self, refusal: Refusal, job: Job) -> Verdict:
+        """But for quotas a refusal is never the job's fault: what it may ask for was looked at before."""
+        if refusal.code is Code.QUOTA_NOT_FIT:
+            return Verdict(Word.REFUSED, f"job {job.id} is over the {refusal.why}")
         codes = {refusal.code, *(one.code for one in refusal.devices)}
         word = Word.FAULT if codes & _BROKEN else Word.WAIT
         reasons = "; ".join(f"{one.device} {one.code}: {one.why}" for one in refusal.devices)
@@ -161,7 +178,7 @@ class Prolog:
             request_id=job.run if ended is None else f"{job.run}.{ended.id}",
             digest=hashlib.sha256(repr((job.uid, job.gid, request.slices)).encode()).hexdigest(),
             wait_seconds=QUEUE_SECONDS,
-            behalf=Behalf(job.uid, job.gid, self._home(job)),
+            behalf=Behalf(job.uid, job.gid, self._home(job), job.account),
         )
 
 

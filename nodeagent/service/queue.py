@@ -18,6 +18,7 @@ from nodeagent.domain.queue import (
     Ground,
     Outlook,
     Reservation,
+    Turn,
     Waiting,
     in_order,
     leaves,
@@ -36,7 +37,7 @@ LOOK_SECONDS = 1.0  # of this thread, for all outlooks of one look: those furthe
 SLOW_SECONDS = 0.5  # the same for one
 SLOW_REST_NS = 60 * SECOND_NS  # that whoever asked for what takes longer gets none
 Kept = tuple[Reservation, ...]
-Attempt = Callable[[Lease, Kept], bool]  # grant it beside what is kept for those before it, if it fits
+Attempt = Callable[[Lease, Kept], Turn]  # grant it beside what is kept for those before it, if it fits
 Guarded = Callable[[Callable[[], object], int], None]  # a fault of one lease is no other's
 
 
@@ -172,12 +173,15 @@ class Queue:
 
     def _turn(self, look: _Look, waiting: Waiting, lease: Lease, attempt: Attempt) -> None:
         before = () if waiting.kind is HolderKind.SLURM else tuple(look.kept)
-        if attempt(lease, before):
+        turn = attempt(lease, before)
+        if turn is Turn.TAKEN:
             self._kept = tuple(one for one in self._kept if one.waiting.lease != lease.id)
             look.held = self._ledger.held()
             self._serve(waiting.owner)
             return
         look.line.append((lease.id, look.candidates_of(waiting)))
+        if turn is Turn.OVER_QUOTA:
+            return
         devices = unkept(look.ground.inventory, look.kept)
         if found := self._outlook(look, waiting, devices):
             look.earliest[lease.id] = found.starts_ns

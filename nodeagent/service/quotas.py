@@ -11,6 +11,7 @@ from nodeagent.domain.errors import TooMany
 from nodeagent.domain.records import Counts
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.service.orders import Caller
+from nodeagent.service.quota_rules import QuotaRules
 
 REMEMBERED_UIDS = 4096
 
@@ -54,9 +55,16 @@ class TokenBuckets:
 class Quotas:
     """Answers whether a caller may have one more. *owner_of* maps a subordinate uid to who owns it."""
 
-    def __init__(self, limits: QuotaLimits, clock: Clock, owner_of: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        limits: QuotaLimits,
+        clock: Clock,
+        owner_of: Callable[[int], int],
+        rules: QuotaRules | None = None,
+    ) -> None:
         self._limits = limits
         self.owner_of = owner_of
+        self.rules = rules or QuotaRules()
         rate = limits.grants_per_second
         self._grants = TokenBuckets(rate, max(1.0, rate), clock)
         self._calls = TokenBuckets(CALLS_PER_GRANT * rate, CALLS_SAVED, clock)

@@ -1,0 +1,22 @@
+-- Data of schema revision 0005: a live lease, a released one of a container, their journal, an event, a drain, an account.
+PRAGMA foreign_keys=OFF;
+INSERT INTO boots VALUES ('boot-a', 1000000000, 1800000000.0);
+INSERT INTO drains VALUES ('0000:c1:00.0/0', 'fan', 0, NULL, NULL, 'boot-a', 1800000000.0);
+INSERT INTO events VALUES (1, 'granted', 1000, 1, NULL, NULL, NULL, 200, 'boot-a', 1000000000, 1800000000.0, 1, 1800000000.0);
+INSERT INTO high_water VALUES (1, 2);
+INSERT INTO pools VALUES ('pool', 'drm/0000:c1:00.0/vram', 68719476736, 68719476736);
+INSERT INTO devices VALUES ('0000:c1:00.0/0', 0, 'pool', 32, 8, 'SPX', 'NPS1');
+INSERT INTO leases VALUES (1, 'active', 'client', 'test', 1000, 1000, 1000, '{"link_bind":false,"numa_bind":false,"placement":"binpack","priority":"normal","require":{"compute":null,"memory":null,"visibility":null},"slices":[{"count":1,"cu_percent":null,"cu_shared":false,"cus":null,"device":[],"not_device":[],"not_type":[],"queue_slots":null,"shape":"even","type":[],"vram_bytes":null,"vram_percent":null}]}', 'first', 'boot-a', 1000000000, 1800000000.0, NULL, '{"compute":"none","memory":"advisory","visibility":"environment"}', '{"GPULEASE_ID":"1"}', NULL, NULL, NULL, NULL);
+INSERT INTO leases VALUES (2, 'released', 'client', 'test', 1000, 1000, 1000, '{"link_bind":false,"numa_bind":false,"placement":"binpack","priority":"normal","require":{"compute":null,"memory":null,"visibility":null},"slices":[{"count":1,"cu_percent":null,"cu_shared":false,"cus":null,"device":[],"not_device":[],"not_type":[],"queue_slots":null,"shape":"even","type":[],"vram_bytes":null,"vram_percent":null}]}', NULL, 'boot-a', 1000000000, 1800000000.0, NULL, '{"compute":"none","memory":"advisory","visibility":"environment"}', NULL, NULL, 1000000000, 1800000000.0, NULL);
+INSERT INTO anchors VALUES (1, 'ttl', 1, 9000000000, 4, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO anchors VALUES (2, 'container', 1, NULL, NULL, NULL, NULL, NULL, NULL, '{"engine":"docker","id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","libc":"unknown","restarts":false,"start_seconds":null}');
+INSERT INTO effects VALUES (1, 1, 'cgroup', '{"path":"gpulease.slice/1"}', 'verified', '{"inode":5}', 1000000000);
+INSERT INTO request_keys VALUES (1000, 'first', 'd', 1, 'boot-a', 1000000000);
+INSERT INTO slices VALUES (1, 1, 0, '0000:c1:00.0/0', 0, 'pool', '0-3', 4, 0, 0, 0, 4, 4, 1073741824, 1, 'even', 'held', NULL);
+INSERT INTO slices VALUES (2, 2, 0, '0000:c1:00.0/0', 0, 'pool', '8-11', 4, 1, 0, 0, 4, 4, 1073741824, 1, 'even', 'free', NULL);
+INSERT INTO held_cus VALUES ('0000:c1:00.0/0', 0, 0, 1);
+INSERT INTO held_cus VALUES ('0000:c1:00.0/0', 0, 1, 1);
+INSERT INTO held_cus VALUES ('0000:c1:00.0/0', 0, 2, 1);
+INSERT INTO held_cus VALUES ('0000:c1:00.0/0', 0, 3, 1);
+INSERT INTO drains VALUES ('node', 'power', 0, 5000000000, 1800000005.5, 'boot-a', 1800000000.0);
+INSERT INTO accounts VALUES (2, 'physics');
