@@ -4,6 +4,8 @@
 with the default, so that one typing error does not stop a fleet.
 """
 
+from nodeagent.config.names import gid_of, members_of, uid_of
+from nodeagent.config.policy_sections import EACH, TABLES, Quota
 from nodeagent.config.reading import DEFAULT_PATH, check, read, verdict
 from nodeagent.config.sections import (
     DEFAULT_CDI,
@@ -32,7 +34,6 @@ from nodeagent.config.sections import (
     State,
     Watch,
     Web,
-    gid_of,
 )
 from nodeagent.config.showing import keys, render
 
@@ -44,6 +45,8 @@ __all__ = [
     "DEFAULT_SOCKET",
     "DEFAULT_SPOOL",
     "DEFAULT_STATE",
+    "EACH",
+    "TABLES",
     "Cdi",
     "Closure",
     "Config",
@@ -58,6 +61,7 @@ __all__ = [
     "Mode",
     "Partitions",
     "Privacy",
+    "Quota",
     "Release",
     "Server",
     "Slurm",
@@ -67,7 +71,9 @@ __all__ = [
     "check",
     "gid_of",
     "keys",
+    "members_of",
     "read",
     "render",
+    "uid_of",
     "verdict",
 ]

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from nodeagent.config.sections import Config, Guarantee, Web
 from nodeagent.domain.errors import InvalidField
 
+WHOLE = ("quota", "classes")  # sections of tables, each of which says whom it holds for
 DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 
 
@@ -55,9 +56,10 @@ def check(path: Path) -> tuple[Config, list[str]]:
                 config = config.model_copy(update={"web": Web()})
             return config, complaints
         except ValidationError as error:
-            for problem in error.errors():
-                where = [str(part) for part in problem["loc"]]
-                complaints.append(f"{'.'.join(where)}: {_plain(problem)}")
+            problems = error.errors()
+            complaints += [f"{_named(problem['loc'])}: {_plain(problem)}" for problem in problems]
+            wrong = dict.fromkeys(_to_drop(problem["loc"]) for problem in problems)
+            for where in reversed(wrong):  # so that the numbers of those before stay
                 _drop(tables, where)
 
 
@@ -74,11 +76,24 @@ def _plain(problem: Any) -> str:
     return f"{problem['msg']} (got {problem['input']!r})"
 
 
-def _drop(tables: dict[str, Any], where: list[str]) -> None:
+def _named(where: tuple[int | str, ...]) -> str:
+    """*where* without what pydantic says beside keys: which of several types a value is none of."""
+    return ".".join(map(str, where[:3] if where[0] in WHOLE else where))
+
+
+def _to_drop(where: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Of a table that says whom it holds for all, since without a part it would hold for others."""
+    return where[:2] if where[0] in WHOLE else where
+
+
+def _drop(tables: Any, where: tuple[int | str, ...]) -> None:
     for part in where[:-1]:
         inner = tables.get(part)
-        if not isinstance(inner, dict):
+        if not isinstance(inner, dict | list):
             tables.pop(part, None)
             return
         tables = inner
-    tables.pop(where[-1], None)
+    if isinstance(tables, list):
+        del tables[int(where[-1])]
+    else:
+        tables.pop(where[-1], None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import grp
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from nodeagent.config.names import gid_of
+from nodeagent.config.policy_sections import Quota
+from nodeagent.config.section import Section as _Section
 from nodeagent.domain.endpoint import Endpoint, check_host
 
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
@@ -15,20 +17,6 @@ DEFAULT_STATE = Path("/var/lib/nodeagent")
 DEFAULT_CDI = Path("/run/cdi")
 DEFAULT_DOCKER, DEFAULT_PODMAN = Path("/run/docker.sock"), Path("/run/podman/podman.sock")
 DEFAULT_SPOOL = Path("/var/spool/nodeagent/slurm")
-
-
-def gid_of(group: str) -> int | None:
-    """The group as a number; None: none, or no such one. Asks the name service: for a start, no request."""
-    if group.isascii() and group.isdigit():
-        return int(group)
-    try:
-        return grp.getgrnam(group).gr_gid if group else None
-    except (KeyError, ValueError):
-        return None
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Server(_Section):
@@ -347,6 +335,7 @@ class Config(_Section):
     web: Web = Web()
     metrics: Metrics = Metrics()
     events: Events = Events()
+    quota: list[Quota] = Field(default=[])
 
     def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
         """These settings, with what the command line said instead."""

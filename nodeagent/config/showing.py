@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nodeagent.config.policy_sections import TABLES
+from nodeagent.config.section import Section
 from nodeagent.config.sections import Config
 
 
 def keys() -> dict[str, tuple[Any, str]]:
-    """Every key as ``section.name`` with its default and description: for `config show` and the docs."""
+    """Every key as ``section.name`` with its default and description: for `config show` and the docs.
+
+    Of a section that is written several times, those of each.
+    """
     return {
-        f"{section}.{name}": (getattr(getattr(Config(), section), name), field.description or "")
+        f"{section}.{name}": (
+            getattr(getattr(Config(), section), name, field.default),
+            field.description or "",
+        )
         for section, outer in Config.model_fields.items()
-        for name, field in type(outer.default).model_fields.items()
+        for name, field in (TABLES.get(section) or type(outer.default)).model_fields.items()
     }
 
 
@@ -22,13 +31,32 @@ def render(config: Config, source: Path | None = None) -> str:
     """*config* as TOML, each key with what it is for; what *source* set, and no default, names it."""
     lines: list[str] = []
     for section in Config.model_fields:
-        lines.append(f"[{section}]")
-        table = getattr(config, section)
-        for name, field in type(table).model_fields.items():
-            origin = f"  # from {source}" if source and name in table.model_fields_set else ""
-            lines += [f"# {field.description}", f"{name} = {_toml(getattr(table, name))}{origin}"]
+        value = getattr(config, section)
+        if isinstance(value, Section):
+            lines += [f"[{section}]", *_table(value, source)]
+        else:
+            lines += _tables(section, value, source)
         lines.append("")
     return "\n".join(lines).rstrip()
+
+
+def _table(table: Section, source: Path | None) -> Iterator[str]:
+    for name, field in type(table).model_fields.items():
+        if (value := getattr(table, name)) is None:
+            continue  # TOML has no word for it
+        origin = f"  # from {source}" if source and name in table.model_fields_set else ""
+        yield f"# {field.description}"
+        yield f"{name} = {_toml(value)}{origin}"
+
+
+def _tables(section: str, tables: list[Section], source: Path | None) -> Iterator[str]:
+    """Each of a section's tables; what one may say is a comment where there is none."""
+    for table in tables:
+        yield f"[[{section}]]"
+        yield from _table(table, source)
+    if not tables:
+        yield f"# [[{section}]]"
+        yield from (f"# {name}: {one.description}" for name, one in TABLES[section].model_fields.items())
 
 
 def _toml(value: object) -> str:

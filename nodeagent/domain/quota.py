@@ -7,7 +7,7 @@ memory of a namespace likewise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 
 from nodeagent.domain.lease import HolderKind, PlacedSlice
@@ -21,6 +21,14 @@ class Resource(StrEnum):
     VRAM_BYTES = "vram_bytes"
     CUS = "cus"
     QUEUE_SLOTS = "queue_slots"
+
+
+_NOUNS = {
+    Resource.LEASES: "leases",
+    Resource.VRAM_BYTES: "VRAM",
+    Resource.CUS: "CUs",
+    Resource.QUEUE_SLOTS: "queue slots",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ class Limits:
     queue_slots: int | None = None
 
     def exceeded(self, used: Use, asked: Use) -> Resource | None:
-        """The first resource of which *asked* beside *used* is too much: of which nothing is asked none is."""
+        """The first resource of which *asked* beside *used* is too much; never one that is not asked."""
         for one in Resource:
             most, more = self.of(one), asked.of(one)
             if most is not None and more and used.of(one) + more > most:
@@ -59,10 +67,6 @@ class Limits:
     def of(self, resource: Resource) -> int | None:
         most: int | None = getattr(self, resource)
         return most
-
-    @property
-    def unbounded(self) -> bool:
-        return all(getattr(self, one.name) is None for one in fields(self))
 
 
 def use_of(placed: Sequence[PlacedSlice]) -> Use:
@@ -166,9 +170,9 @@ class Breach:
     @property
     def why(self) -> str:
         """For who asked: which quota, what it is used for already, and what it allows."""
-        used, asked, most = (shown(self.resource, number) for number in (self.used, self.asked, self.most))
-        beside = "" if self.never else f", {used} held already"
-        return f"quota of {self.quota}: {asked} asked{beside}, {most} allowed"
+        used, asked, most = (_told(self.resource, number) for number in (self.used, self.asked, self.most))
+        beside = "" if self.never else f", {used} held"
+        return f"quota of {self.quota}, {_NOUNS[self.resource]}: {asked} asked{beside}, {most} allowed"
 
 
 def breach(quotas: Iterable[Quota], payer: Payer, asked: Use, held: Sequence[Held]) -> Breach | None:
@@ -200,9 +204,5 @@ def _breach(
     )
 
 
-def shown(resource: Resource, number: int) -> str:
-    """*number* of *resource* for people."""
-    if resource is Resource.VRAM_BYTES:
-        return f"{size_text(number)} of VRAM"
-    unit = {Resource.CUS: "CUs", Resource.QUEUE_SLOTS: "queue slots", Resource.LEASES: "leases"}[resource]
-    return f"{number} {unit}"
+def _told(resource: Resource, number: int) -> str:
+    return size_text(number) if resource is Resource.VRAM_BYTES else str(number)

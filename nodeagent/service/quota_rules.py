@@ -96,9 +96,9 @@ class QuotaRules:
         """The quotas that hold for *caller*: of each holder kind, and of the accounts of its own jobs."""
         if not self._quotas or caller.administrator or caller.anonymous:
             return ()
-        owner, held = self._owner_of(caller.uid), self._held(ledger)
+        owner = self._owner_of(caller.uid)
         self._members.note(owner, {caller.gid, *caller.groups})
-        groups = self._members.of(owner, caller.gid)
+        groups, held = self._members.of(owner, caller.gid), self._held(ledger)
         accounts = {one.payer.account for one in held if one.payer.uid == owner}
         found = []
         for quota in self._quotas:

@@ -72,6 +72,7 @@ from nodeagent.wiring.policies import (
     quota_limits,
     watch_policy,
 )
+from nodeagent.wiring.quotas import build_quota_rules
 from nodeagent.wiring.state import BASELINES, DUMPS, LEDGER, NAMES, stem
 from nodeagent.wiring.tiers import Ground, Tiers, build_tiers
 from nodeagent.wiring.web import build_web
@@ -293,6 +294,7 @@ def _base(
         rules=device_rules(config),
     )
     owned = Ownership(conf, config.devices.owner).of
+    owner_of = Subuids().owner
     bearers = Bearers(ledger, dock.engines) if config.docker.enabled else None
     return Base(
         ledger,
@@ -308,7 +310,7 @@ def _base(
             build_card_health(config, node, ledger, clock),
         ),
         Anchors(anchor_limits(config), clock, tree, bearers),
-        Quotas(quota_limits(config), clock, Subuids().owner),
+        Quotas(quota_limits(config), clock, owner_of, build_quota_rules(config, owner_of)),
         enforcement,
     )
 

@@ -140,7 +140,7 @@ def test_another_users_file_is_refused(tmp_path: Path) -> None:
 def test_show_prints_what_check_reads(tmp_path: Path) -> None:
     """`config show` is a file that `config check` finds well and that means the same."""
     shown = CliRunner().invoke(cli, ["config", "show", "--config", str(written(tmp_path, ""))]).output
-    assert set(tomllib.loads(shown)) == set(config.Config.model_fields)
+    assert set(tomllib.loads(shown)) == set(config.Config.model_fields) - set(config.TABLES)
     assert config.check(written(tmp_path, shown)) == (config.Config(), [])
 
 
@@ -169,3 +169,48 @@ def test_a_mistyped_floor_demands_the_strongest(tmp_path: Path, line: str) -> No
     settings, complaints = config.check(written(tmp_path, f"[guarantee]\n{line}\n"))
     assert settings.guarantee.memory == "kernel"
     assert any('is "kernel" until' in one for one in complaints)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("usr = 'x'\nuser = 0\nleases = 1", "quota.1.usr: unknown key"),
+        (
+            "user = 'no-such-user'\nkind = 'process'\nleases = 1",
+            "quota.1.user: there is no user no-such-user",
+        ),
+        ("not_user = ['no-such-user']\nkind = 'slurm'\nleases = 1", "quota.1.not_user: there is no user"),
+        ("group = 'no-such-group'\nleases = 1", "quota.1.group: there is no group no-such-group"),
+        ("group = true\nleases = 1", "quota.1.group"),
+        ("account = 'a b'\nleases = 1", "quota.1.account: 'a b' is no name"),
+        ("account = 'physics'\nkind = 'docker'\nleases = 1", "quota.1: account: only jobs have one"),
+        ("kind = 'vm'\nleases = 1", "quota.1.kind"),
+        ("user = 0\nleases = -1", "quota.1.leases"),
+        ("user = 0\nvram = '1 GB '", "quota.1.vram: '1 GB ' is no size"),
+        ("user = 0", "quota.1: limits nothing"),
+        ("leases = 1", "quota.1: says of nobody"),
+    ],
+)
+def test_a_wrong_quota_is_named_and_left_out(tmp_path: Path, text: str, complaint: str) -> None:
+    """One mistake leaves that quota out, which would hold for others without a part; the rest stays."""
+    around = "[[quota]]\nuser = 0\nleases = {}\n"
+    settings, complaints = config.check(
+        written(tmp_path, f"{around.format(1)}[[quota]]\n{text}\n{around.format(2)}")
+    )
+    assert complaints[0].startswith(complaint)
+    assert [one.leases for one in settings.quota] == [1, 2]
+
+
+def test_a_shown_quota_is_read_again(tmp_path: Path) -> None:
+    """`config show` prints each quota as a table that means the same."""
+    path = written(tmp_path, '[[quota]]\nuser = "*"\nvram = "1G"\n[[quota]]\ngroup = 0\ncus = 4\n')
+    shown = CliRunner().invoke(cli, ["config", "show", "--config", str(path)]).output
+    assert f'vram = "1G"  # from {path}' in shown
+    assert config.check(written(tmp_path, shown))[0].quota == config.check(path)[0].quota != []
+    assert [one.name for one in config.check(path)[0].quota] == ["each user", "group 0"]
+
+
+def test_a_group_has_those_that_the_databases_list() -> None:
+    """By name in the group's line, or by their own first group; an unknown group has nobody."""
+    assert 0 in config.members_of(0)
+    assert config.members_of(4_000_000_000) == frozenset()

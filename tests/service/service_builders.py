@@ -64,6 +64,7 @@ from nodeagent.wiring.measuring import build_measuring
 from nodeagent.wiring.node import Node
 from nodeagent.wiring.partitions import build_partitioning, build_switches
 from nodeagent.wiring.policies import device_rules, most_queue_priority
+from nodeagent.wiring.quotas import build_quota_rules
 from nodeagent.wiring.state import BASELINES, LEDGER, NAMES
 from nodeagent.wiring.tiers import Ground, build_tiers
 
@@ -140,7 +141,7 @@ class House:
         )
         bearers = Bearers(self.ledger, self.dock.engines) if settings.docker.enabled else None
         self.anchors = Anchors(AnchorLimits(), clock, tree, bearers)
-        self.quotas = Quotas(limits, clock, owner_of)
+        self.quotas = Quotas(limits, clock, owner_of, build_quota_rules(settings, owner_of))
         base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas, self.enforcement)
         self.changes, self.locks = base.changes, base.locks
         self.partitioning = build_partitioning(settings, node, base, files(node.tree) if files else None)

@@ -30,6 +30,7 @@ JOB = {
     "SLURM_JOB_ID": "42",
     "SLURM_JOB_UID": "1001",
     "SLURM_JOB_GID": "1001",
+    "SLURM_JOB_ACCOUNT": "physics",
     "SLURM_JOB_GPUS": "0,1",
     "SLURM_JOB_RESTART_COUNT": "0",
     "SLURM_JOB_START_TIME": "1790000000",

@@ -1,0 +1,11 @@
+"""What every section of the settings is."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """Frozen, and without a key that is not its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
