@@ -112,10 +112,10 @@ def test_who_is_over_its_quota_waits_for_its_own_leases(under) -> None:
 
 
 def test_nothing_is_kept_for_who_is_over_its_quota(under) -> None:
-    """Whether its device is free or taken, who waits for its own leases keeps it from nobody."""
-    house = under({"user": "*", "cus": 64})
-    first = house.grant(user(), cus=32)
-    taken = house.grant(user(1001), count=1)
+    """Who waits for its own lease, which lies elsewhere, keeps the device that it could have from nobody."""
+    house = under({"user": "*", "leases": 1})
+    first = house.grant(user(), cus=4, ttl=7200)
+    taken = house.grant(user(1001), count=1, ttl=600)
     house.grant(user(), cus=64, wait=600)
     house.look()
     house.release(taken, user(1001))
