@@ -88,7 +88,9 @@ def metrics(module: ModuleType) -> None:
 
 def settings(module: ModuleType) -> None:
     base, own = module.Config.__base__, module.Config.model_fields
+    tables = sys.modules["nodeagent.config.policy_sections"].TABLES
     sections = {field.annotation: f"{name}." for name, field in own.items()} | {module.Config: ""}
+    sections |= {table: f"{name}." for name, table in tables.items()}
     real = base.__getattribute__
 
     def read(section: Any, name: str) -> Any:
