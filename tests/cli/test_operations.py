@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpulease.transport import Transport
+from nodeagent import __version__
 from nodeagent.cli import health_check
 from nodeagent.domain.errors import OutsideFault
 from nodeagent.domain.health import of_node, silent
@@ -89,6 +90,13 @@ def test_the_health_line_says_what_is_up(served: Served) -> None:
     assert (done.returncode, done.stdout.count("\n")) == (0, 1) and "agent: well" in done.stdout
     done = served.run("health", "--nagios")
     assert done.returncode == 0 and done.stdout.startswith("NODEAGENT OK - ") and "devices=2" in done.stdout
+
+
+def test_a_start_is_told(served: Served) -> None:
+    """With the version, and what the node is."""
+    answer = Transport(served.socket, timeout=10).call("GET", "/v1/events", None)
+    (told,) = (one for one in json.loads(answer.body)["events"] if one["kind"] == "started")
+    assert told["data"] == {"version": __version__, "machine": "simulated: vega10"}
 
 
 def test_a_drain_shows_everywhere(served: Served) -> None:

@@ -24,6 +24,15 @@ import pytest
 from .engine import FakeEngine, fake_engine
 
 CLIENT = Path(__file__).parents[2] / "client" / "gpulease"
+RECORDED = {"NODEAGENT_EXERCISED", "PYTEST_CURRENT_TEST"}  # tests/exercised
+
+
+def of_the_client() -> dict[str, str]:
+    """What a process needs to import the client, and to have noted what it does there."""
+    path = os.pathsep.join([str(CLIENT), *os.environ.get("PYTHONPATH", "").split()])
+    return {"PYTHONPATH": path, **{name: os.environ[name] for name in RECORDED & os.environ.keys()}}
+
+
 DEVICE = {
     "device": "0000:c1:00.0/0",
     "epoch": 1,
@@ -284,7 +293,7 @@ class Command:
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         environment = {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(CLIENT),
+            **of_the_client(),
             "PYTHONIOENCODING": "utf-8",
             "GPULEASE_SOCKET": self.socket,
             "COLUMNS": "80",

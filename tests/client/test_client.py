@@ -135,6 +135,14 @@ def test_errors(status: int, code: str, kind: type, exit_code: int) -> None:
     assert (error.code, error.exit_code, str(error)) == (code, exit_code, "why")
 
 
+def test_an_answer_without_a_code_has_its_kinds(agent: Any, client: Client) -> None:
+    """As from something between us and the agent."""
+    agent.canned = [(400, b'{"detail": "why"}', {})]
+    with pytest.raises(errors.BadRequest, match="why") as raised:
+        client.node()
+    assert raised.value.code == "BadRequest"
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{", b"[" * 100_000])
 def test_answers_that_are_no_problem(agent: Any, client: Client, body: bytes) -> None:
     """An error without a problem document is told by its status."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CLIENT
+from .conftest import of_the_client
 from .elf import program
 from .engine import FakeEngine
 
@@ -111,7 +111,7 @@ def mapped(agent: Any, engine: FakeEngine) -> Any:
     words = ["unshare", "--user", "--map-root-user", "--"]
     if subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
         pytest.skip("needs user namespaces")
-    environment = {**engine.environment, "PYTHONPATH": str(CLIENT), "GPULEASE_SOCKET": agent.path}
+    environment = {**engine.environment, **of_the_client(), "GPULEASE_SOCKET": agent.path}
     agent.environment = {
         "ROCR_VISIBLE_DEVICES": "0",
         "HIP_VISIBLE_DEVICES": None,

@@ -117,7 +117,7 @@ MENTIONS = {  # how the text of a test names something
 
 def unnamed(category: str, names: Iterable[str], text: str) -> list[str]:
     """Those of *names* that the text of a test does not have."""
-    mentions = set(re.findall(MENTIONS[category], text))
+    mentions = set(re.findall(MENTIONS[category], text.replace("\\n", "\n")))
     return [name for name in sorted(names) if not mentions.intersection(_spellings(category, name))]
 
 
