@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench soak build deb rpm install-units install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench bench-placement soak build deb rpm install-units install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -121,6 +121,9 @@ bench: setup ## the numbers of docs/performance.md, measured here (minutes)
 	$(BIN)/python tests/bench/slurm_cost.py
 	$(BIN)/python tests/bench/docker_cost.py
 	$(BIN)/python tests/bench/docker_plugin_cost.py
+
+bench-placement: setup ## docs/placement.md's figures, replayed: the same on every machine (minutes)
+	$(BIN)/python -m tests.bench.placing
 
 soak: setup ## 100,000 leases, one after the other: nothing may grow (half an hour at least)
 	$(BIN)/python tests/bench/soak.py --cycles $(CYCLES)
