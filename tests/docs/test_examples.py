@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import doctest
+import grp
 import importlib
 import json
 import os
+import pwd
 import re
 import shlex
 import sys
@@ -157,8 +159,10 @@ def test_python_runs_as_it_stands(desk: Desk, text: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "text"), blocks("toml"), ids=lambda value: value[:20])
-def test_settings_are_settings(page: str, text: str) -> None:
-    """Each TOML block has known keys and values."""
+def test_settings_are_settings(page: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each TOML block has known keys and values, on a node that has the users and groups that it names."""
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: pwd.getpwuid(0))
+    monkeypatch.setattr(grp, "getgrnam", lambda name: grp.getgrgid(0))
     importlib.import_module("nodeagent.config").Config.model_validate(tomllib.loads(text))
 
 
