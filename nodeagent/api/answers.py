@@ -210,6 +210,23 @@ class CallerAnswer(Answer):
     administrator: bool
 
 
+class BoundAnswer(Answer):
+    resource: str  # leases, vram_bytes, cus or queue_slots
+    used: int
+    most: int
+
+
+class QuotaAnswer(Answer):
+    """A quota that holds for the caller, with what counts towards it: also what others hold, of a total."""
+
+    name: str
+    bounds: list[BoundAnswer]
+
+
+class QuotasAnswer(Answer):
+    quotas: list[QuotaAnswer]
+
+
 class CardAnswer(Answer):
     """A physical GPU and how it can be divided."""
 

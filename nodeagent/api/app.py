@@ -25,6 +25,7 @@ from nodeagent.api.metrics import AgentCollector, RefusalCounter, exposition
 from nodeagent.api.node import NodeRoutes
 from nodeagent.api.openapi import document
 from nodeagent.api.partitions import PartitionRoutes
+from nodeagent.api.policy import PolicyRoutes
 from nodeagent.api.present import Presenter, Viewer
 from nodeagent.api.query import read_path, read_query
 from nodeagent.api.routes import JSON, NEGOTIATED, TEXT, Call, Reply, Route
@@ -102,6 +103,7 @@ def api_routes(agent: Agent, settings: ApiSettings) -> tuple[Route, ...]:
     found += LeaseRoutes(agent, presenter, settings.waiting, refusals).routes()
     found += GuestRoutes(agent, presenter, refusals).routes()
     found += PartitionRoutes(agent, presenter, refusals).routes()
+    found += PolicyRoutes(agent).routes()
     found += SlurmRoutes(agent, settings.waiting).routes()
     found += dashboard_routes()
     return tuple(found)

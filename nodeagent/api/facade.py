@@ -18,6 +18,7 @@ from nodeagent.service.hosting import GuestOrder, Hosted
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
 from nodeagent.service.queue import Standing
+from nodeagent.service.quota_rules import Allotment
 from nodeagent.service.shared_memory import Left
 
 
@@ -56,6 +57,9 @@ class Agent(Protocol):
 
     def named(self, name: str) -> tuple[Device, ...]:
         """The devices that *name* means, in any spelling."""
+
+    def quotas(self, caller: Caller) -> tuple[Allotment, ...]:
+        """The quotas that hold for *caller*, and what counts towards them."""
 
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free."""

@@ -30,6 +30,7 @@ from nodeagent.service.naming import Names
 from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
 from nodeagent.service.partitioning import Partitioning
 from nodeagent.service.queue import Queue, Standing
+from nodeagent.service.quota_rules import Allotment, QuotaRules
 from nodeagent.service.release import Releaser, quarantined
 from nodeagent.service.rights import must_administer, must_be_allowed, must_own, owns, owns_nothing
 from nodeagent.service.shared_memory import Left
@@ -76,6 +77,7 @@ class AgentParts:
     observed: Callable[[], Mapping[tuple[str, str], int]]
     slurm: Slurm
     partitioning: Partitioning
+    rules: QuotaRules
 
 
 class Agent:
@@ -267,6 +269,12 @@ class Agent:
         must_administer(caller)
         self._read(lease_id)
         return self._parts.ledger.effects(lease_id)
+
+    def quotas(self, caller: Caller) -> tuple[Allotment, ...]:
+        """The quotas that hold for *caller*, and what counts towards them: nothing for others than itself."""
+        if owns_nothing(caller):
+            return ()
+        return self._parts.rules.allotments(self._parts.ledger, caller)
 
     # -- devices ------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Allotment:
     """A quota that applies to somebody, and what counts towards it now."""
 
     quota: Quota
@@ -92,7 +92,7 @@ class QuotaRules:
             return None
         return breach(self._quotas, payer, use_of(placed), self._held(ledger))
 
-    def standings(self, ledger: Queries, caller: Caller) -> tuple[Standing, ...]:
+    def allotments(self, ledger: Queries, caller: Caller) -> tuple[Allotment, ...]:
         """The quotas that hold for *caller*: of each holder kind, and of the accounts of its own jobs."""
         if not self._quotas or caller.administrator or caller.anonymous:
             return ()
@@ -105,7 +105,7 @@ class QuotaRules:
             kind, account = quota.subject.kind or HolderKind.CLIENT, quota.subject.account
             payer = Payer(owner, groups, kind, account if account in accounts else None)
             if quota.subject.covers(payer):
-                found.append(Standing(quota, quota.used(payer, held)))
+                found.append(Allotment(quota, quota.used(payer, held)))
         return tuple(found)
 
     def _held(self, ledger: Queries) -> tuple[Held, ...]:

@@ -218,6 +218,7 @@ def build_agent(
             observed=leases.observing.counts,
             slurm=jobs.slurm,
             partitioning=partitioning,
+            rules=base.quotas.rules,
         )
     )
 

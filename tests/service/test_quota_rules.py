@@ -77,7 +77,7 @@ def test_without_quotas_nothing_is_asked_of_the_ledger(house: House, monkeypatch
     """A site without quotas pays nothing for them, nor a caller that none covers."""
     monkeypatch.setattr(type(house.ledger), "holdings", None)
     assert house.grant(user(), cus=4)
-    assert QuotaRules().standings(house.ledger, user()) == ()
+    assert QuotaRules().allotments(house.ledger, user()) == ()
 
 
 def test_a_race_of_two_grants_cannot_pass(under) -> None:
@@ -282,7 +282,7 @@ def test_what_no_account_is_called_is_none(site, text: str) -> None:
     assert physics.prolog(job=2, SLURM_JOB_ACCOUNT=text).word is Word.REFUSED
 
 
-def test_standings_tell_a_caller_its_own_quotas(site, clock: TurnedClock) -> None:
+def test_allotments_tell_a_caller_its_own_quotas(site, clock: TurnedClock) -> None:
     """Its use of those that hold for it: not another user's, nor an account's that none of its jobs is of."""
     physics = site(
         {"user": "*", "leases": 9},
@@ -295,8 +295,9 @@ def test_standings_tell_a_caller_its_own_quotas(site, clock: TurnedClock) -> Non
     physics.granted(job=2, uid=1001, **PHYSICS)
     house = physics.house
     rules = house.quotas.rules
-    told = {one.quota.name: one.used for one in rules.standings(house.ledger, student(1000))}
+    told = {one.quota.name: one.used for one in rules.allotments(house.ledger, student(1000))}
     assert list(told) == ["each user", "account physics", "group 64500"]
     assert (told["each user"].leases, told["account physics"].cus) == (1, 32)
     assert told["group 64500"].leases == 1
-    assert rules.standings(house.ledger, admin()) == ()
+    assert house.agent.quotas(student(1000)) == rules.allotments(house.ledger, student(1000))
+    assert house.agent.quotas(admin()) == house.agent.quotas(replace(user(0))) == ()

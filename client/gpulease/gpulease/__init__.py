@@ -21,7 +21,7 @@ from gpulease.errors import (
     Unknown,
     UsageError,
 )
-from gpulease.models import Device, Event, Free, Holder, Lease, Node, Slice
+from gpulease.models import Device, Event, Free, Holder, Lease, Node, Quota, Slice
 
 __version__ = "0.1.0"
 
@@ -44,6 +44,7 @@ __all__ = [
     "NotAllowed",
     "NotGranted",
     "Quarantined",
+    "Quota",
     "Refused",
     "Slice",
     "Stale",

@@ -97,6 +97,7 @@ def _add_reading(command: _Add) -> None:
         states=LEASE_STATES,
     )
     add_filters(command("devices", "the devices and what is free"), "state", "device", states=DEVICE_STATES)
+    command("quota", "what you may hold at once, and what counts of it now")
     numbering = command("numbering", "every number and name of each device")
     numbering.add_argument(
         "id", metavar="LEASE", nargs="?", help=f"with its own count: {ID_FORMS} (default: where we run)"

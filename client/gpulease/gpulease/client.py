@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from gpulease.errors import AgentUnreachable, NotGranted, error_from
-from gpulease.models import LIVE_STATES, Device, Event, Lease, Node, Raw, items
+from gpulease.models import LIVE_STATES, Device, Event, Lease, Node, Quota, Raw, items
 from gpulease.transport import Answer, Transport
 
 DEFAULT_SOCKET = "/run/nodeagent/api.sock"
@@ -47,6 +47,10 @@ class Client:
         wanted = ",".join(self._placed(name) for name in names)
         query = _query(device=wanted or None)
         return tuple(Device.from_raw(item) for item in items(self._get(f"/v1/devices{query}"), "devices"))
+
+    def quotas(self) -> tuple[Quota, ...]:
+        """The quotas that hold for the caller, with what counts towards them."""
+        return tuple(Quota.from_raw(item) for item in items(self._get("/v1/quotas"), "quotas"))
 
     def device(self, key: str) -> Device:
         return Device.from_raw(self._get(f"/v1/devices/{quoted(key)}"))

@@ -262,6 +262,35 @@ class Event:
         )
 
 
+@dataclass(frozen=True)
+class Bound:
+    """How much of a resource counts towards a quota, and how much may."""
+
+    resource: str
+    used: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A quota that holds for the caller; *name* says whom it counts."""
+
+    name: str
+    bounds: tuple[Bound, ...]
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Quota:
+        return cls(
+            name=text(raw, "name") or "?",
+            bounds=tuple(
+                Bound(text(one, "resource") or "?", number(one, "used") or 0, number(one, "most") or 0)
+                for one in items(raw, "bounds")
+            ),
+            raw=raw,
+        )
+
+
 def text(raw: Raw, name: str) -> Optional[str]:
     value = raw.get(name)
     return value if isinstance(value, str) and value else None

@@ -1,4 +1,4 @@
-"""The commands that only look: status, devices, numbering, show, history, events."""
+"""The commands that only look: status, devices, quota, numbering, show, history, events."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gpulease.show import (
     show_lease,
     show_lease_events,
     show_numbering,
+    show_quotas,
     show_status,
 )
 
@@ -60,6 +61,15 @@ def devices(call: Invocation) -> int:
         call.body({"devices": [device.raw for device in wanted]})
     else:
         show_devices(call.out, wanted)
+    return 0
+
+
+def quota(call: Invocation) -> int:
+    quotas = call.client.quotas()
+    if call.args.json:
+        call.body({"quotas": [one.raw for one in quotas]})
+    else:
+        show_quotas(call.out, quotas)
     return 0
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Optional
 
 from gpulease.drawing import QUARANTINED, SHARED, colour_of, coloured, draw, letters
 from gpulease.errors import AnswerError, GpuleaseError, Refused
-from gpulease.models import Device, Event, Lease, Node, Slice
+from gpulease.models import Bound, Device, Event, Lease, Node, Quota, Slice
 from gpulease.screen import Coloured, Screen, safe
 from gpulease.sizes import human_size
 from gpulease.tables import state, table
 
 _FILTERED = ("CardUuidMismatch", "CardTypeMismatch")
 _MOST_REASONS = 8
+_RESOURCES = {"vram_bytes": "VRAM", "cus": "CUs", "queue_slots": "queue slots"}
 _GIB = 1 << 30
 
 
@@ -213,6 +214,27 @@ def show_history(screen: Screen, leases: Sequence[Lease]) -> None:
         for lease in leases
     ]
     table(screen, titles, rows)
+
+
+def show_quotas(screen: Screen, quotas: Sequence[Quota]) -> None:
+    """What counts towards each quota of the caller's, and how much may."""
+    if not quotas:
+        screen.line("no quota holds for you")
+        return
+    rows = [
+        (
+            one.name,
+            _RESOURCES.get(bound.resource, bound.resource),
+            *map(_shown(bound), (bound.used, bound.most)),
+        )
+        for one in quotas
+        for bound in one.bounds
+    ]
+    table(screen, ("QUOTA", "OF", "USED", "ALLOWED"), rows)
+
+
+def _shown(bound: Bound) -> Callable[[int], str]:
+    return human_size if bound.resource == "vram_bytes" else str
 
 
 def show_lease_events(screen: Screen, events: Sequence[Event]) -> None:
