@@ -29,7 +29,6 @@ from nodeagent.domain.lease import (
     SliceState,
 )
 from nodeagent.domain.measures import Measures
-from nodeagent.domain.quota import Limits, Quota, Subject, Use
 from nodeagent.domain.records import EffectRecord, EffectState, Event
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, Shape
@@ -38,13 +37,13 @@ from nodeagent.service.effects import Told
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued, Tier
 from nodeagent.service.queue import Standing
-from nodeagent.service.quota_rules import Allotment
 from nodeagent.service.rights import must_administer, must_be_allowed
 from nodeagent.service.shared_memory import Left
 
 from .api_inventory import known, make_inventory
 from .fake_guests import FakeGuests
 from .fake_partitions import FakePartitions
+from .fake_policy import FakePolicy
 from .fake_slurm import FakeSlurm
 
 GIB = 1 << 30
@@ -67,7 +66,7 @@ class FrozenClock:
 
 
 @dataclass
-class FakeAgent(FakeGuests):
+class FakeAgent(FakeGuests, FakePolicy):
     """Grants everything that the caller may ask for, or gives *outcome*; raises *fault* if one is set."""
 
     clock: FrozenClock
@@ -214,10 +213,6 @@ class FakeAgent(FakeGuests):
         self.calls.append(("wait", seconds))
         self.on_wait(seconds)
         return self.lease(caller, lease_id)
-
-    def quotas(self, caller: Caller) -> tuple[Allotment, ...]:
-        limits = Limits(leases=4, vram_bytes=48 * GIB)
-        return (Allotment(Quota("each user", Subject(each=True), limits), Use(1, 4 * GIB, 64, 2)),)
 
     def standing(self, lease: Lease) -> Standing | None:
         return self.standings.get(lease.id)

@@ -389,21 +389,3 @@ def test_standard_library_only() -> None:
     foreign, slow = done.stdout.splitlines()
     assert set(foreign.split()) <= {"gpulease", "__main__", "sitecustomize"}
     assert slow == ""
-
-
-def test_quota_shows_what_counts_and_what_may(agent: Any, gpulease: Any) -> None:
-    """A line for each resource that a quota bounds, sizes as people read them; without any it says so."""
-    bounds = [
-        {"resource": "vram_bytes", "used": 4 << 30, "most": 48 << 30},
-        {"resource": "leases", "used": 1, "most": 4},
-    ]
-    answer = {"quotas": [{"name": "each user", "bounds": bounds}]}
-    agent.canned = [(200, answer, {})]
-    _, *rows = gpulease("quota").stdout.splitlines()
-    assert [" ".join(row.split()) for row in rows] == [
-        "each user VRAM 4 GiB 48 GiB",
-        "each user leases 1 4",
-    ]
-    agent.canned = [(200, answer, {}), (200, {"quotas": []}, {})]
-    assert json.loads(gpulease("quota", "--json").stdout) == answer
-    assert gpulease("quota").stdout == "no quota holds for you\n"

@@ -1,0 +1,17 @@
+"""What a made-up site lets its users have."""
+
+from __future__ import annotations
+
+from nodeagent.domain.quota import Limits, Quota, Subject, Use
+from nodeagent.service.orders import Caller
+from nodeagent.service.quota_rules import Allotment
+
+GIB = 1 << 30
+
+
+class FakePolicy:
+    """One quota, of each user."""
+
+    def quotas(self, caller: Caller) -> tuple[Allotment, ...]:
+        limits = Limits(leases=4, vram_bytes=48 * GIB)
+        return (Allotment(Quota("each user", Subject(each=True), limits), Use(1, 4 * GIB, 64, 2)),)

@@ -1,0 +1,24 @@
+"""`gpulease quota`: what the agent says of the caller's quotas."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def test_quota_shows_what_counts_and_what_may(agent: Any, gpulease: Any) -> None:
+    """A line for each resource that a quota bounds, sizes as people read them; without any it says so."""
+    bounds = [
+        {"resource": "vram_bytes", "used": 4 << 30, "most": 48 << 30},
+        {"resource": "leases", "used": 1, "most": 4},
+    ]
+    answer = {"quotas": [{"name": "each user", "bounds": bounds}]}
+    agent.canned = [(200, answer, {})]
+    _, *rows = gpulease("quota").stdout.splitlines()
+    assert [" ".join(row.split()) for row in rows] == [
+        "each user VRAM 4 GiB 48 GiB",
+        "each user leases 1 4",
+    ]
+    agent.canned = [(200, answer, {}), (200, {"quotas": []}, {})]
+    assert json.loads(gpulease("quota", "--json").stdout) == answer
+    assert gpulease("quota").stdout == "no quota holds for you\n"
