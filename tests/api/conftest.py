@@ -43,10 +43,9 @@ from nodeagent.service.shared_memory import Left
 from .api_inventory import known, make_inventory
 from .fake_guests import FakeGuests
 from .fake_partitions import FakePartitions
-from .fake_policy import FakePolicy
+from .fake_policy import GIB, FakePolicy
 from .fake_slurm import FakeSlurm
 
-GIB = 1 << 30
 SECOND_NS = 1_000_000_000
 
 
