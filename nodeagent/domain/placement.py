@@ -73,7 +73,7 @@ def place(
     for number, answer in enumerate(answers):
         if len(answer.offers) < answer.asked.count:
             return _too_few(inventory, request, number, answer)
-    assigner = Assigner.of(request, Links.of(inventory.devices), _room(sites))
+    assigner = Assigner.of(request, Links(inventory.devices), _room(sites))
     groups = [Group(answer.asked.count, answer.offers) for answer in answers]
     choice = assigner.assign(groups)
     if choice is None:

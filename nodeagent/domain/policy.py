@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from math import comb
 
@@ -36,21 +37,22 @@ def ranked(offers: Iterable[Offer], policy: Policy) -> tuple[Offer, ...]:
     return tuple(sorted(offers, key=lambda offer: (not offer.joins, -offer.load)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Links:
-    """Direct XGMI links between devices: unordered pair of keys to weight."""
+    """Direct XGMI links between *devices*."""
 
-    weights: Mapping[frozenset[str], int]
+    devices: Sequence[Device]
 
-    @classmethod
-    def of(cls, devices: Iterable[Device]) -> Links:
+    @cached_property
+    def weights(self) -> Mapping[frozenset[str], int]:
+        """By unordered pair of keys. Made when asked for: 63 partitions have 4,000, and few requests care."""
         weights: dict[frozenset[str], int] = {}
-        for device in devices:
+        for device in self.devices:
             for link in device.peers:
                 if link.kind == "xgmi":
                     pair = frozenset((device.key, link.device))
                     weights[pair] = min(link.weight, weights.get(pair, link.weight))
-        return cls(weights)
+        return weights
 
     def linked(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self.weights

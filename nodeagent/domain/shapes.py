@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.exact import exact_set, exact_size
@@ -27,6 +28,8 @@ def even_size(geometry: Geometry, asked: int) -> int:
     return max((size for size in _even_steps(geometry) if size <= steps), default=1) * geometry.step
 
 
+# A node has few geometries, and its devices are in few states: most of 63 partitions have the same answer.
+@lru_cache(maxsize=8192)
 def choose(geometry: Geometry, free: CuSet, asked: int, shape: Shape) -> CuSet | None:
     """The CUs of *free* for a request of *asked*, or None where no legal set of that size is free.
 
@@ -49,6 +52,7 @@ def even_block(geometry: Geometry, free: CuSet, size: int) -> CuSet | None:
     return _steps(geometry, _rows(geometry, free), size // geometry.step)
 
 
+@lru_cache(maxsize=8192)
 def largest_even(geometry: Geometry, free: CuSet) -> int:
     """CUs of the largest even block that *free* has; 0 for none."""
     whole = len(_free_rows(geometry, free))

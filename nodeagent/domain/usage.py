@@ -18,6 +18,7 @@ class Usage:
     current: tuple[HeldSlice, ...]  # on the device in its present epoch
     present: tuple[HeldSlice, ...]  # on the device in any epoch: what an exclusive slice must wait for
     pooled: tuple[HeldSlice, ...]  # on the device's pool, from whatever device
+    pool_bytes: int  # of those
 
     @property
     def cus(self) -> CuSet:
@@ -36,10 +37,6 @@ class Usage:
         return sum(one.placed.vram_bytes for one in self.current)
 
     @property
-    def pool_bytes(self) -> int:
-        return sum(one.placed.vram_bytes for one in self.pooled)
-
-    @property
     def queue_slots(self) -> int:
         return sum(one.placed.queue_slots for one in self.current)
 
@@ -54,11 +51,13 @@ def usage_by_device(devices: Iterable[Device], held: Iterable[HeldSlice]) -> Map
     for one in held:
         on_device[one.placed.device].append(one)
         in_pool[one.placed.pool].append(one)
+    pool_bytes = {pool: sum(one.placed.vram_bytes for one in pooled) for pool, pooled in in_pool.items()}
     return {
         device.key: Usage(
             current=tuple(one for one in on_device[device.key] if one.placed.epoch == device.epoch),
             present=tuple(on_device[device.key]),
             pooled=tuple(in_pool[device.pool]),
+            pool_bytes=pool_bytes.get(device.pool, 0),
         )
         for device in devices
     }
