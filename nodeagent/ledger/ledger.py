@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import AgentError, LedgerUnavailable
+from nodeagent.domain.lease import HeldSlice, Lease, LeaseState
 from nodeagent.domain.records import LedgerHealth
 from nodeagent.ledger import checks
 from nodeagent.ledger.engine import Lock, connect, engine
@@ -19,6 +20,7 @@ from nodeagent.ledger.faults import Damaged, DiskFull, translated
 from nodeagent.ledger.files import others_may_write
 from nodeagent.ledger.ids import IdBlocks
 from nodeagent.ledger.migrate import migrate
+from nodeagent.ledger.present import Present, Writers
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.reserve import Reserve
 from nodeagent.ledger.transaction import Transaction
@@ -27,7 +29,7 @@ WAIT_SECONDS = 5.0
 
 
 class Ledger(Queries):
-    """Reads go through connections of their own, so they never wait for the writer.
+    """Reads never wait for the writer: they have connections of their own, or are of leases in memory.
 
     Beside the database lie ``ids`` (the ids' high-water mark) and ``reserve`` (disk space for releases).
     """
@@ -51,6 +53,8 @@ class Ledger(Queries):
         self._ids = IdBlocks(path.with_name("ids"))
         self._writer: Engine | None = None
         self._reader: Engine | None = None
+        self._present: Present | None = None  # of the last commit; None: not known, so the rows are read
+        self._writers = Writers()
         self._trouble: str | None = "the ledger is not open"
         self._passing = False  # the trouble may pass without a restart, so writers look again
 
@@ -80,7 +84,8 @@ class Ledger(Queries):
         for each in (self._reader, self._writer):
             if each is not None:
                 each.dispose()
-        self._reader = self._writer = None
+        self._reader = self._writer = self._present = None
+        self._writers = Writers()
         self._passing = False
         self._trouble = "the ledger is not open"
 
@@ -92,6 +97,24 @@ class Ledger(Queries):
         if self._passing:
             with self.write(release=True):
                 pass
+
+    def held(self) -> tuple[HeldSlice, ...]:
+        known = self._present
+        return super().held() if known is None else known.held
+
+    def live(self, state: LeaseState | None = None) -> tuple[Lease, ...]:
+        known = self._present
+        if known is None:
+            return super().live(state)
+        return tuple(lease for lease in known.live if state in (None, lease.state))
+
+    def present(self) -> frozenset[int]:
+        known = self._present
+        return super().present() if known is None else frozenset(known.leases)
+
+    def lease(self, lease_id: int) -> Lease | None:
+        known = self._present
+        return (known and known.leases.get(lease_id)) or super().lease(lease_id)
 
     def health(self) -> LedgerHealth:
         trouble = self._trouble or self._reserve.trouble()
@@ -129,7 +152,12 @@ class Ledger(Queries):
         try:
             writer = self._ready(release)
             with translated(self._path), writer.begin() as connection:
-                yield Transaction(connection, self._clock, self._ids, self._path)
+                known = None if self._writers.others_wrote(connection) else self._present
+                transaction = Transaction(connection, self._clock, self._ids, self._path, known)
+                yield transaction
+                present = transaction.present_after()
+                self._present = None  # of a commit that fails nobody knows what came of it
+            self._present = present
         except DiskFull:
             if release:
                 self._reserve.spend()

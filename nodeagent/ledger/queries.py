@@ -79,6 +79,8 @@ _LIVE_IN = _LIVE_LEASES.where(leases.c.state == bindparam("state"))
 _SLICES_OF = _slices().where(slices.c.lease.in_(_OF)).order_by(slices.c.lease, slices.c.ordinal)
 _HELD = _slices().where(NOT_FREE).order_by(slices.c.device, slices.c.id)
 _PRESENT = _LIVE.union(select(slices.c.lease).where(NOT_FREE))
+_LEASES_OF = _leases().where(leases.c.id.in_(_OF))
+_PRESENT_LEASES = _leases().where(leases.c.id.in_(_PRESENT))
 _JOURNALS = select(effects).where(effects.c.lease.in_(_OF)).order_by(effects.c.id)
 _JOURNALS_OF = _JOURNALS.where(effects.c.kind.in_(bindparam("kinds", expanding=True)))
 _JOURNAL = select(effects).where(effects.c.lease == bindparam("of")).order_by(effects.c.id)
@@ -147,6 +149,15 @@ class Queries(ABC):
 
     def lease(self, lease_id: int) -> Lease | None:
         return next(iter(self._read_leases(_LEASE, of=lease_id)), None)
+
+    def some(self, of: Collection[int]) -> dict[int, Lease]:
+        """The leases of these ids, as far as there are such."""
+        found = self._read_leases(_LEASES_OF, of=json.dumps(list(of))) if of else ()
+        return {lease.id: lease for lease in found}
+
+    def all_present(self) -> dict[int, Lease]:
+        """Every lease that has not ended, or holds a slice still."""
+        return {lease.id: lease for lease in self._read_leases(_PRESENT_LEASES)}
 
     def leases(
         self,

@@ -15,11 +15,21 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Pool
 from nodeagent.domain.errors import LedgerConflict, UnknownThing
 from nodeagent.domain.guarantee import Guarantee
-from nodeagent.domain.lease import ENDED, Anchor, Holder, Lease, LeaseState, PlacedSlice, SliceState
+from nodeagent.domain.lease import (
+    ENDED,
+    Anchor,
+    HeldSlice,
+    Holder,
+    Lease,
+    LeaseState,
+    PlacedSlice,
+    SliceState,
+)
 from nodeagent.domain.request import Request
 from nodeagent.ledger import rows
 from nodeagent.ledger.faults import translated
 from nodeagent.ledger.ids import IdBlocks
+from nodeagent.ledger.present import Present
 from nodeagent.ledger.records import Records
 from nodeagent.ledger.sidecar import Sidecar, put_back
 from nodeagent.ledger.tables import (
@@ -68,16 +78,41 @@ _HOLD_CUS = insert(held_cus).from_select(
 class Transaction(Records):
     """Reads see the transaction's own writes. All of it is there after the commit, or none."""
 
-    def __init__(self, connection: Connection, clock: Clock, ids: IdBlocks, path: Path) -> None:
+    def __init__(
+        self, connection: Connection, clock: Clock, ids: IdBlocks, path: Path, present: Present | None
+    ) -> None:
         self._open_connection = connection
         self._path = path
         self._clock = clock
         self._ids = ids
+        self._before = present  # as of the last commit; None: not known
+        self._touched: set[int] = set()  # leases of which anything was written
+        self._read: dict[int, Lease] = {}  # touched ones, as they are by now
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
         with translated(self._path):
             yield self._open_connection
+
+    def held(self) -> tuple[HeldSlice, ...]:
+        return super().held() if self._before is None or self._touched else self._before.held
+
+    def lease(self, lease_id: int) -> Lease | None:
+        known = self._before.leases if self._before and lease_id not in self._touched else self._read
+        found = known.get(lease_id) or super().lease(lease_id)
+        if found is not None and lease_id in self._touched:
+            self._read[lease_id] = found
+        return found
+
+    def present_after(self) -> Present:
+        """The leases that are there once this is committed."""
+        if self._before is None:
+            return Present(self.all_present())
+        return self._before.after({**self.some(self._touched - self._read.keys()), **self._read})
+
+    def _touch(self, lease_id: int) -> None:
+        self._touched.add(lease_id)
+        self._read.pop(lease_id, None)
 
     def register(self, found: Sequence[Device], found_pools: Sequence[Pool]) -> None:
         """Set the limits that new slices are held to; what is not listed keeps its own."""
@@ -113,6 +148,7 @@ class Transaction(Records):
         """
         now, at = self._clock.boot_ns(), self._clock.wall()
         lease_id = self._ids.take(self.high_water())
+        self._touch(lease_id)
         self._note_boot()
         self._write(
             insert(leases),
@@ -147,6 +183,7 @@ class Transaction(Records):
                 are none that a grant could have written.
         """
         self._note_boot()
+        self._touch(sidecar.lease)
         try:
             with self._connection() as connection:
                 placed = put_back(connection, sidecar)
@@ -194,6 +231,7 @@ class Transaction(Records):
 
         To FREE gives back their CUs, and the shared set with its last sharer.
         """
+        self._touch(lease_id)
         values = {"state": to} | ({} if reason is None else {"reason": rows.clean(reason)})
         if only is None:
             self._write(_MOVE_SLICES, of=lease_id, to=to, **values)
@@ -226,6 +264,7 @@ class Transaction(Records):
         )
 
     def set_anchor(self, lease_id: int, anchor: Anchor) -> None:
+        self._touch(lease_id)
         values = rows.anchor_values(anchor)
         if not self._write(_CHANGE_ANCHOR, of=lease_id, **values).rowcount:
             raise UnknownThing(f"there is no lease {lease_id}")
@@ -235,6 +274,7 @@ class Transaction(Records):
         self._write(_NOTE_BOOT, boot_id=self._clock.boot_id, started_ns=now, at=at)
 
     def _change_lease(self, lease_id: int, values: rows.Values) -> None:
+        self._touch(lease_id)
         if not self._write(_CHANGE_LEASE, of=lease_id, **values).rowcount:
             raise UnknownThing(f"there is no lease {lease_id}")
 
@@ -254,6 +294,7 @@ class Transaction(Records):
         )
 
     def _hold(self, lease_id: int, placed: Sequence[PlacedSlice]) -> None:
+        self._touch(lease_id)
         for ordinal, each in enumerate(placed):
             if each.shared:
                 self._share(each)

@@ -47,7 +47,7 @@ class Draft:
         """Whether it may be booked beside *held*: what gives no slices needs no second look."""
         if isinstance(self.placed, Refusal) or not self.placed:
             return True
-        return [one.placed for one in held] == [one.placed for one in self.held]
+        return held is self.held or [one.placed for one in held] == [one.placed for one in self.held]
 
 
 class Placer:

@@ -26,6 +26,7 @@ from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.errors import IllegalMove, LedgerConflict
 from nodeagent.domain.lease import LEASE_MOVES, SLICE_MOVES, LeaseState, PlacedSlice, SliceState
 from nodeagent.ledger.ledger import Ledger
+from nodeagent.ledger.queries import Queries
 
 CUS, SLOTS, POOL = 12, 6, 10
 LIVE = (SliceState.HELD, SliceState.CLEANING, SliceState.QUARANTINED)
@@ -272,6 +273,15 @@ class LedgerMachine(RuleBasedStateMachine):
         assert states == {lease: known.state for lease, known in self.known.items()}
 
     @invariant()
+    def what_is_kept_in_memory_is_what_the_rows_say(self) -> None:
+        """Each commit, and no transaction that was given up, has come into it."""
+        if not hasattr(self, "ledger"):
+            return
+        for ask in (Queries.held, Queries.live, Queries.present):
+            assert ask(self.ledger) == getattr(self.ledger, ask.__name__)()
+        assert all(Queries.lease(self.ledger, each) == self.ledger.lease(each) for each in self.known)
+
+    @invariant()
     def nothing_is_held_twice(self) -> None:
         """Told from the rows alone: no CU, byte or slot too many."""
         if not hasattr(self, "ledger"):
@@ -279,7 +289,7 @@ class LedgerMachine(RuleBasedStateMachine):
         cus: dict[tuple[str, int], list[int]] = defaultdict(list)
         slots: dict[tuple[str, int], int] = defaultdict(int)
         seen: set[tuple[str, int]] = set()
-        for one in self.ledger.held():
+        for one in Queries.held(self.ledger):
             here = (one.placed.device, one.placed.epoch)
             slots[here] += one.placed.queue_slots
             if not (one.placed.shared and here in seen):
@@ -288,7 +298,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 seen.add(here)
         assert all(len(each) == len(set(each)) for each in cus.values())
         assert all(each <= SLOTS for each in slots.values())
-        assert sum(one.placed.vram_bytes for one in self.ledger.held()) <= POOL * GIB
+        assert sum(one.placed.vram_bytes for one in Queries.held(self.ledger)) <= POOL * GIB
 
 
 def test_no_sequence_of_acts_breaks_the_ledger(migrated: Path) -> None:
