@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.errors import AgentError, LedgerUnavailable
 from nodeagent.domain.lease import HeldSlice, Lease, LeaseState
-from nodeagent.domain.records import LedgerHealth
+from nodeagent.domain.records import Drain, LedgerHealth
 from nodeagent.ledger import checks
 from nodeagent.ledger.engine import Lock, connect, engine
 from nodeagent.ledger.faults import Damaged, DiskFull, translated
@@ -107,6 +107,10 @@ class Ledger(Queries):
         if known is None:
             return super().live(state)
         return tuple(lease for lease in known.live if state in (None, lease.state))
+
+    def drains(self) -> tuple[Drain, ...]:
+        known = self._present
+        return super().drains() if known is None else known.drains
 
     def present(self) -> frozenset[int]:
         known = self._present

@@ -1,4 +1,4 @@
-"""The leases that are there, in memory: every look, grant and list asks for them, and few change at a time.
+"""The leases and drains that are there, in memory: every look, grant and list asks for them.
 
 `Ledger` alone owns them. It loads them in its first transaction; each later one reads what it touched again
 before it commits, and what came of it counts once that is done. What another process wrote is noticed by
@@ -14,23 +14,25 @@ from functools import cached_property
 from sqlalchemy import Connection
 
 from nodeagent.domain.lease import ENDED, HeldSlice, Lease, SliceState
+from nodeagent.domain.records import Drain
 
 
 @dataclass(frozen=True)
 class Present:
-    """Leases that have not ended, or hold a slice still, by id: as of one commit."""
+    """As of one commit: leases that have not ended, or hold a slice still, by id; and every drain."""
 
     leases: Mapping[int, Lease]  # the lowest first
+    drains: tuple[Drain, ...]
 
-    def after(self, changed: Mapping[int, Lease]) -> Present:
+    def after(self, changed: Mapping[int, Lease], drains: tuple[Drain, ...]) -> Present:
         """The same when *changed* are as they say."""
-        if not changed:
+        if not changed and drains == self.drains:
             return self
         there = {**self.leases, **changed}
         for lease in changed.values():
             if lease.state in ENDED and not any(map(_is_held, lease.slices)):
                 del there[lease.id]
-        return Present(dict(sorted(there.items())))
+        return Present(dict(sorted(there.items())), drains)
 
     @cached_property
     def live(self) -> tuple[Lease, ...]:

@@ -214,6 +214,8 @@ class Queries(ABC):
     ) -> dict[int, tuple[EffectRecord, ...]]:
         """What `effects` gives, by lease, in one query; only entries of *kinds*, if given."""
         found: dict[int, list[EffectRecord]] = {lease: [] for lease in of}
+        if not found:
+            return {}
         wanted, given = (_JOURNALS, {}) if kinds is None else (_JOURNALS_OF, {"kinds": list(kinds)})
         for row in self._all(wanted, of=json.dumps(list(found)), **given):
             found[row.lease].append(rows.effect_of(row))

@@ -6,9 +6,10 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
-from sqlalchemy.dialects.sqlite import Insert
+from sqlalchemy import Connection, Delete, Insert, Table, Update, bindparam, delete, insert, select, update
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from nodeagent.domain.clock import Clock
@@ -25,6 +26,7 @@ from nodeagent.domain.lease import (
     PlacedSlice,
     SliceState,
 )
+from nodeagent.domain.records import Drain
 from nodeagent.domain.request import Request
 from nodeagent.ledger import rows
 from nodeagent.ledger.faults import translated
@@ -37,6 +39,7 @@ from nodeagent.ledger.tables import (
     anchors,
     boots,
     devices,
+    drains,
     held_cus,
     leases,
     member,
@@ -47,7 +50,7 @@ from nodeagent.ledger.tables import (
 )
 
 
-def _upsert(table: Table) -> Insert:
+def _upsert(table: Table) -> sqlite.Insert:
     """Write the row, in place of one of the same key."""
     new = upsert(table)
     values = {column.name: new.excluded[column.name] for column in table.columns if not column.primary_key}
@@ -86,6 +89,7 @@ class Transaction(Records):
         self._clock = clock
         self._ids = ids
         self._before = present  # as of the last commit; None: not known
+        self._written: set[Any] = set()  # tables
         self._touched: set[int] = set()  # leases of which anything was written
         self._read: dict[int, Lease] = {}  # touched ones, as they are by now
 
@@ -97,6 +101,9 @@ class Transaction(Records):
     def held(self) -> tuple[HeldSlice, ...]:
         return super().held() if self._before is None or self._touched else self._before.held
 
+    def drains(self) -> tuple[Drain, ...]:
+        return super().drains() if self._before is None or drains in self._written else self._before.drains
+
     def lease(self, lease_id: int) -> Lease | None:
         known = self._before.leases if self._before and lease_id not in self._touched else self._read
         found = known.get(lease_id) or super().lease(lease_id)
@@ -107,8 +114,13 @@ class Transaction(Records):
     def present_after(self) -> Present:
         """The leases that are there once this is committed."""
         if self._before is None:
-            return Present(self.all_present())
-        return self._before.after({**self.some(self._touched - self._read.keys()), **self._read})
+            return Present(self.all_present(), self.drains())
+        changed = {**self.some(self._touched - self._read.keys()), **self._read}
+        return self._before.after(changed, self.drains())
+
+    def _write(self, statement: Insert | Update | Delete, **given: object) -> Any:
+        self._written.add(statement.table)
+        return super()._write(statement, **given)
 
     def _touch(self, lease_id: int) -> None:
         self._touched.add(lease_id)

@@ -17,16 +17,16 @@ class Changes:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._waiters: defaultdict[int | None, set[threading.Event]] = defaultdict(set)
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[int | None], None]] = []
 
-    def listen(self, wake: Callable[[], None]) -> None:
-        """Call *wake*, which must not block, at every change."""
+    def listen(self, wake: Callable[[int | None], None]) -> None:
+        """Call *wake*, which must not block, at every change: with its lease, or None."""
         self._listeners.append(wake)
 
     def announce(self, lease_id: int | None = None) -> None:
         """Something changed: of one lease, or (None) of anything."""
         for wake in self._listeners:
-            wake()
+            wake(lease_id)
         with self._guard:
             followed = self._waiters if lease_id is None else (lease_id, None)
             for key in tuple(followed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 import structlog
@@ -112,7 +112,7 @@ class Differences:
         cgroups = {**self._nested_ones(), **(self._tree.existing() if self._tree else {})}
         running = self._units() if units else frozenset()
         filed, sidecars = self._filed(), self._sidecars.leases()
-        known, wanted = self._known(), self._sidecars.wanted()
+        known, wanted = self._known({*cgroups, *running, *filed, *sidecars}), self._sidecars.wanted()
         lost = self._sidecars.lost(sidecars - known)
         self._nested = {lease: ref for lease, ref in self._nested_ones().items() if lease not in known}
         return Snapshot(
@@ -138,8 +138,10 @@ class Differences:
     def _filed(self) -> frozenset[int]:
         return frozenset().union(*(files.leases() for files in self._files))
 
-    def _known(self) -> frozenset[int]:
-        return self._ledger.present() | self._ledger.unfinished()
+    def _known(self, seen: Set[int]) -> frozenset[int]:
+        """Leases that may have things. What is left of one that failed matters only where it was *seen*."""
+        present = self._ledger.present()
+        return present if seen <= present else present | self._ledger.unfinished()
 
     def _frozen(self, cgroups: Mapping[int, CgroupRef]) -> dict[int, str]:
         """Of the leases that are to run, those that cannot."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -86,6 +87,7 @@ class Reconciler:
         self._spared = spared  # whether no lease is to be ended by itself now
         self._looks = dict(looks)  # what the means want done at each look, by name
         self._wake = threading.Event()
+        self._changed: deque[int | None] = deque()  # leases to look at, None for all
         self._stop = False
         self._thread: threading.Thread | None = None
         self._listeners = dict(listeners)  # by name; what they heard is done in this order
@@ -93,7 +95,9 @@ class Reconciler:
         self._last_ns: dict[str, int] = {}
         self._failing: dict[tuple[str, int], str] = {}  # step, and lease or 0
 
-    def wake(self) -> None:
+    def wake(self, lease_id: int | None = None) -> None:
+        """Look soon: at the lease that changed, or at all of them."""
+        self._changed.append(lease_id)
         self._wake.set()
 
     def start(self) -> None:
@@ -117,8 +121,11 @@ class Reconciler:
         """Scan the node, if that is due."""
         self._guarded(self._topology, "topology")
 
-    def run_once(self) -> None:
-        """One look at everything. A fault in one part does not keep the others from their turn."""
+    def run_once(self, changed: Collection[int | None] = (None,)) -> None:
+        """One look, at everything that is due. A fault in one part does not keep the others from their turn.
+
+        Of the leases all are looked at when the whole node is, else those *changed*; None among them: all.
+        """
         # First: a lease of a device that was reset is lost, whatever else befell it.
         for name, listener in self._listeners.items():
             self._guarded(listener.act, name)
@@ -128,8 +135,9 @@ class Reconciler:
                 self._guarded(look, look.__name__.strip("_"))
             for name, further in self._looks.items():
                 self._guarded(further, name)
-        for step in (self._leases, self._queue):
-            self._guarded(step, step.__name__.strip("_"))
+            changed = (None,)
+        self._guarded(partial(self._leases, None if None in changed else changed), "leases")
+        self._guarded(self._queue, "queue")
         if self._due("quarantine", self._periods.quarantine):
             self._guarded(self._quarantine, "quarantine")
 
@@ -164,18 +172,27 @@ class Reconciler:
         self._last_ns[step] = now
         return True
 
+    def _until(self, step: str, seconds: float) -> float:
+        """Seconds until *step* is due."""
+        return seconds - (self._clock.boot_ns() - self._last_ns.get(step, 0)) / SECOND_NS
+
     def _run(self) -> None:
         while not self._stop:
-            self._wake.wait(self._periods.look)
+            woken = self._wake.wait(self._until("look", self._periods.look))
             self._wake.clear()
             if not self._stop:
                 began = time.monotonic()
-                self.run_once()
+                self.run_once(self._drained())
                 if self._due("prune", self._periods.prune):  # not in a look: a start is not to wait for it
                     self._guarded(self._prune, "prune")
                 self._beat()
                 took = time.monotonic() - began
-                time.sleep(max(self._periods.pause, min(self._periods.look, took / self._periods.share)))
+                if woken:  # else the wait was a pause
+                    time.sleep(max(self._periods.pause, min(self._periods.look, took / self._periods.share)))
+
+    def _drained(self) -> set[int | None]:
+        """What changed since the last look."""
+        return {self._changed.popleft() for _ in range(len(self._changed))}
 
     def _topology(self) -> None:
         if self._survey.rescan_if_changed():
@@ -192,14 +209,17 @@ class Reconciler:
     def _drains(self) -> None:
         self._draining.look()
 
-    def _leases(self) -> None:
+    def _leases(self, only: Collection[int | None] | None) -> None:
+        """Look at all leases, or *only* at some; watch all that are active."""
         live = self._ledger.live()
-        inventory = self._survey.inventory()
-        for lease in live:
-            self._guarded(partial(self._one, lease, lost_device(lease, inventory)), "lease", lease.id)
-        for known in self._failing.keys() - {(name, lease.id) for name in PER_LEASE for lease in live}:
-            if known[0] in PER_LEASE:
-                del self._failing[known]  # it ended
+        concerned = live if only is None else [lease for lease in live if lease.id in only]
+        if concerned:
+            inventory = self._survey.inventory()
+            for lease in concerned:
+                self._guarded(partial(self._one, lease, lost_device(lease, inventory)), "lease", lease.id)
+        ended = {lease for step, lease in self._failing if step in PER_LEASE} - {lease.id for lease in live}
+        for step, lease_id in [known for known in self._failing if known[1] in ended]:
+            del self._failing[step, lease_id]
         self._vigil.keep([lease for lease in live if lease.state is LeaseState.ACTIVE])
 
     def _one(self, lease: Lease, lost: str | None) -> None:

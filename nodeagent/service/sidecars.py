@@ -47,7 +47,9 @@ class Sidecars:
 
     def wanted(self) -> Mapping[int, Mark]:
         """Those that shall have one, with the mark of one that says what the ledger says."""
-        return {} if self._files.unavailable() else self._ledger.sidecar_marks()
+        if self._files.unavailable() or not self._ledger.present():
+            return {}
+        return self._ledger.sidecar_marks()
 
     def outdated(self, wanted: Mapping[int, Mark], present: frozenset[int]) -> frozenset[int]:
         """Those of *wanted* that have none, or one of before."""

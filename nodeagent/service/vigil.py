@@ -60,7 +60,9 @@ class Vigil:
         if watcher is None:
             return
         wanted = {lease.id: lease.anchor for lease in leases}
-        for lease_id in [known for known, anchor in self._watched.items() if wanted.get(known) != anchor]:
+        for lease_id in [
+            known for known, anchor in self._watched.items() if _other(anchor, wanted.get(known))
+        ]:
             watcher.remove(lease_id)
             del self._watched[lease_id]
         for lease_id, anchor in wanted.items():
@@ -77,6 +79,10 @@ class Vigil:
                     watcher.add_cgroup(lease_id, cgroup.fileno())
             except FileNotFoundError:
                 return
+
+
+def _other(one: Anchor, other: Anchor | None) -> bool:
+    return one is not other and one != other  # most are the very same
 
 
 def _add_process(watcher: Watcher, lease_id: int, pid: int, start_time: int) -> None:

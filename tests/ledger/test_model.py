@@ -277,7 +277,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Each commit, and no transaction that was given up, has come into it."""
         if not hasattr(self, "ledger"):
             return
-        for ask in (Queries.held, Queries.live, Queries.present):
+        for ask in (Queries.held, Queries.live, Queries.present, Queries.drains):
             assert ask(self.ledger) == getattr(self.ledger, ask.__name__)()
         assert all(Queries.lease(self.ledger, each) == self.ledger.lease(each) for each in self.known)
 

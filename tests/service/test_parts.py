@@ -59,12 +59,12 @@ def test_a_change_wakes_whoever_waits() -> None:
 
 
 def test_every_listener_hears_every_change() -> None:
-    """The reconciler among them."""
+    """The reconciler among them, which looks at the lease that it is of."""
     changes, heard = Changes(), []
-    changes.listen(lambda: heard.append(1))
+    changes.listen(heard.append)
     changes.announce()
-    changes.announce()
-    assert heard == [1, 1]
+    changes.announce(7)
+    assert heard == [None, 7]
 
 
 def test_a_container_root_owns_nothing_and_an_administrator_all(house: House) -> None:
