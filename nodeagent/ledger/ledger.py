@@ -178,7 +178,7 @@ class Ledger(Queries):
         if reader is None:
             raise LedgerUnavailable("the ledger is not open")
         try:
-            with translated(self._path), reader.connect() as connection:
+            with translated(self._path), reader.begin() as connection:
                 yield connection
         except Damaged as error:
             self._trouble = str(error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -54,8 +55,8 @@ class Writers:
 
     def others_wrote(self, connection: Connection) -> bool:
         """Whether anybody else may have, since this was asked last. *connection*: within its transaction."""
-        raw = connection.connection.dbapi_connection
-        last, self._last = self._last, (raw, connection.exec_driver_sql("PRAGMA data_version").scalar_one())
+        raw: Any = connection.connection.dbapi_connection
+        last, self._last = self._last, (raw, raw.execute("PRAGMA data_version").fetchone()[0])
         return last != self._last
 
 

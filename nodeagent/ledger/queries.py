@@ -10,9 +10,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    CompoundSelect,
     Connection,
-    Row,
     Select,
     and_,
     bindparam,
@@ -28,6 +26,7 @@ from nodeagent.domain.quota import Holding, Use
 from nodeagent.domain.records import Counts, Drain, EffectRecord, EffectState, Event, Registered, Remembered
 from nodeagent.ledger import rows
 from nodeagent.ledger.sidecar import Mark, Sidecar, marks, read
+from nodeagent.ledger.statements import Row, Statement
 from nodeagent.ledger.tables import (
     NOT_ENDED,
     NOT_FREE,
@@ -70,40 +69,45 @@ def _leases() -> Select[Any]:
     return select(leases, *_ANCHOR, *rest).join(anchors, anchors.c.lease == leases.c.id).order_by(leases.c.id)
 
 
-# Made once, with *of* and its like for what changes: to make a statement takes SQLAlchemy five times as long
-# as to send it.
+# Compiled once, with *of* and its like for what changes.
 _OF = select(member("of"))
-_LEASE = _leases().where(leases.c.id == bindparam("of"))
-_LIVE_LEASES = _leases().where(leases.c.id.in_(_LIVE))
-_LIVE_IN = _LIVE_LEASES.where(leases.c.state == bindparam("state"))
-_SLICES_OF = _slices().where(slices.c.lease.in_(_OF)).order_by(slices.c.lease, slices.c.ordinal)
-_HELD = _slices().where(NOT_FREE).order_by(slices.c.device, slices.c.id)
+_LEASE = Statement(_leases().where(leases.c.id == bindparam("of")))
+_LIVE_LEASES = Statement(_leases().where(leases.c.id.in_(_LIVE)))
+_LIVE_IN = Statement(_leases().where(leases.c.id.in_(_LIVE), leases.c.state == bindparam("state")))
+_SLICES_OF = Statement(_slices().where(slices.c.lease.in_(_OF)).order_by(slices.c.lease, slices.c.ordinal))
+_HELD = Statement(_slices().where(NOT_FREE).order_by(slices.c.device, slices.c.id))
 _PRESENT = _LIVE.union(select(slices.c.lease).where(NOT_FREE))
-_LEASES_OF = _leases().where(leases.c.id.in_(_OF))
-_PRESENT_LEASES = _leases().where(leases.c.id.in_(_PRESENT))
-_JOURNALS = select(effects).where(effects.c.lease.in_(_OF)).order_by(effects.c.id)
-_JOURNALS_OF = _JOURNALS.where(effects.c.kind.in_(bindparam("kinds", expanding=True)))
-_JOURNAL = select(effects).where(effects.c.lease == bindparam("of")).order_by(effects.c.id)
-_DRAINS = select(drains).order_by(drains.c.device)
-_HIGH_WATER = select(high_water.c.lease)
-_REMEMBERED = select(request_keys.c.lease, request_keys.c.digest).where(
-    request_keys.c.uid == bindparam("uid"),
-    request_keys.c.request_id == bindparam("request_id"),
-    request_keys.c.boot_id == bindparam("boot"),
-    request_keys.c.at_ns > bindparam("after_ns"),
+_PRESENT_IDS = Statement(_PRESENT)
+_LEASES_OF = Statement(_leases().where(leases.c.id.in_(_OF)))
+_PRESENT_LEASES = Statement(_leases().where(leases.c.id.in_(_PRESENT)))
+_EVERY_JOURNAL = select(effects).where(effects.c.lease.in_(_OF)).order_by(effects.c.id)
+_JOURNALS = Statement(_EVERY_JOURNAL)
+_JOURNALS_OF = Statement(_EVERY_JOURNAL.where(effects.c.kind.in_(select(member("kinds")))))
+_JOURNAL = Statement(select(effects).where(effects.c.lease == bindparam("of")).order_by(effects.c.id))
+_DRAINS = Statement(select(drains).order_by(drains.c.device))
+_HIGH_WATER = Statement(select(high_water.c.lease))
+_REMEMBERED = Statement(
+    select(request_keys.c.lease, request_keys.c.digest).where(
+        request_keys.c.uid == bindparam("uid"),
+        request_keys.c.request_id == bindparam("request_id"),
+        request_keys.c.boot_id == bindparam("boot"),
+        request_keys.c.at_ns > bindparam("after_ns"),
+    )
 )
-_COUNTS = select(func.count(), func.count().filter(leases.c.state == LeaseState.QUEUED)).where(
-    NOT_ENDED, leases.c.charged_uid == bindparam("uid")
+_COUNTS = Statement(
+    select(func.count(), func.count().filter(leases.c.state == LeaseState.QUEUED)).where(
+        NOT_ENDED, leases.c.charged_uid == bindparam("uid")
+    )
 )
 _NUMBER = func.count().label("number")
-_STATES = select(leases.c.state, _NUMBER).where(leases.c.id.in_(_LIVE)).group_by(leases.c.state)
-_UNCLEAN = (
+_STATES = Statement(select(leases.c.state, _NUMBER).where(leases.c.id.in_(_LIVE)).group_by(leases.c.state))
+_UNCLEAN = Statement(
     select(func.count(slices.c.lease.distinct()))
     .join(leases, leases.c.id == slices.c.lease)
     .where(NOT_FREE, slices.c.state == SliceState.QUARANTINED, leases.c.charged_uid == bindparam("uid"))
 )
 
-_HOLDINGS = (
+_HOLDINGS = Statement(
     select(
         leases.c.id,
         leases.c.uid,
@@ -119,7 +123,7 @@ _HOLDINGS = (
     .where(NOT_FREE)
     .group_by(leases.c.id)
 )
-_ACCOUNT = select(accounts.c.account).where(accounts.c.lease == bindparam("of"))
+_ACCOUNT = Statement(select(accounts.c.account).where(accounts.c.lease == bindparam("of")))
 
 
 class Queries(ABC):
@@ -137,7 +141,7 @@ class Queries(ABC):
 
     def quarantined(self) -> tuple[HeldSlice, ...]:
         wanted = _slices().where(NOT_FREE, slices.c.state == SliceState.QUARANTINED).order_by(slices.c.id)
-        return tuple(rows.slice_of(row) for row in self._all(wanted))
+        return tuple(rows.slice_of(row) for row in self._all(Statement(wanted)))
 
     def unfinished(self) -> frozenset[int]:
         """Leases that failed and of which something outside the ledger may be left."""
@@ -145,7 +149,7 @@ class Queries(ABC):
         failed = select(leases.c.id).where(leases.c.state == LeaseState.FAILED)
         left = select(effects.c.lease).where(effects.c.lease.in_(failed))
         wanted = left.where(effects.c.state != EffectState.UNDONE)
-        return frozenset(row.lease for row in self._all(wanted.distinct()))
+        return frozenset(row.lease for row in self._all(Statement(wanted.distinct())))
 
     def lease(self, lease_id: int) -> Lease | None:
         return next(iter(self._read_leases(_LEASE, of=lease_id)), None)
@@ -191,7 +195,7 @@ class Queries(ABC):
             wanted.append(leases.c.created_at >= since)
         if ended_since is not None:
             wanted.append(leases.c.ended_at >= ended_since)
-        return self._read_leases(_leases().where(*wanted).limit(_bounded(limit)))
+        return self._read_leases(Statement(_leases().where(*wanted).limit(_bounded(limit))))
 
     def live(self, state: LeaseState | None = None) -> tuple[Lease, ...]:
         """Every lease that has not ended, queued ones included; or those of them in *state*."""
@@ -203,7 +207,7 @@ class Queries(ABC):
 
     def present(self) -> frozenset[int]:
         """Leases that have not ended, or hold a slice still."""
-        return frozenset(row[0] for row in self._all(_PRESENT))
+        return frozenset(row[0] for row in self._all(_PRESENT_IDS))
 
     def effects(self, lease_id: int) -> tuple[EffectRecord, ...]:
         """A lease's journal, in the order in which it was planned."""
@@ -216,8 +220,10 @@ class Queries(ABC):
         found: dict[int, list[EffectRecord]] = {lease: [] for lease in of}
         if not found:
             return {}
-        wanted, given = (_JOURNALS, {}) if kinds is None else (_JOURNALS_OF, {"kinds": list(kinds)})
-        for row in self._all(wanted, of=json.dumps(list(found)), **given):
+        wanted, given = _JOURNALS, {"of": json.dumps(list(found))}
+        if kinds is not None:
+            wanted, given = _JOURNALS_OF, {**given, "kinds": json.dumps(list(kinds))}
+        for row in self._all(wanted, **given):
             found[row.lease].append(rows.effect_of(row))
         return {lease: tuple(journal) for lease, journal in found.items()}
 
@@ -233,8 +239,7 @@ class Queries(ABC):
 
     def high_water(self) -> int:
         """The highest lease id that was ever in this ledger."""
-        with self._connection() as connection:
-            return int(connection.scalar(_HIGH_WATER) or 0)
+        return next((int(row.lease) for row in self._all(_HIGH_WATER)), 0)
 
     def events(
         self,
@@ -256,13 +261,13 @@ class Queries(ABC):
         if uid is not None:
             theirs = exists().where(leases.c.id == events.c.lease, leases.c.uid == uid)
             wanted = wanted.where(or_(events.c.uid == uid, theirs))
-        found = tuple(rows.event_of(row) for row in self._all(wanted))
+        found = tuple(rows.event_of(row) for row in self._all(Statement(wanted)))
         return found[::-1] if newest else found
 
     def lost(self, lease_id: int) -> bool:
         """Whether the lease ended because it lost a device."""
         told = select(events.c.id).where(events.c.lease == lease_id, events.c.kind == "lost").limit(1)
-        return bool(list(self._all(told)))
+        return bool(list(self._all(Statement(told))))
 
     def drains(self) -> tuple[Drain, ...]:
         """Every drain, also one whose time is over: `undrain` ends it."""
@@ -286,7 +291,7 @@ class Queries(ABC):
                 compute_partition=row.compute_partition,
                 memory_partition=row.memory_partition,
             )
-            for row in self._all(wanted)
+            for row in self._all(Statement(wanted))
         )
 
     def remembered(self, uid: int, request_id: str) -> Remembered | None:
@@ -303,8 +308,8 @@ class Queries(ABC):
     def counts(self, charged_uid: int) -> Counts:
         """How many leases use up the limits of *charged_uid*."""
         with self._connection() as connection:
-            every, waiting = connection.execute(_COUNTS, {"uid": charged_uid}).one()
-            quarantined = connection.execute(_UNCLEAN, {"uid": charged_uid}).scalar_one()
+            every, waiting = _COUNTS.send(connection, {"uid": charged_uid}).one()
+            quarantined = _UNCLEAN.send(connection, {"uid": charged_uid}).scalar()
         return Counts(live=every - waiting, queued=waiting, quarantined=quarantined)
 
     def holdings(self) -> tuple[Holding, ...]:
@@ -325,15 +330,15 @@ class Queries(ABC):
         """Slurm's account of a job's lease."""
         return next((str(row.account) for row in self._all(_ACCOUNT, of=lease_id)), None)
 
-    def _all(self, wanted: Select[Any] | CompoundSelect[Any], **given: object) -> Iterable[Row[Any]]:
+    def _all(self, wanted: Statement, **given: object) -> list[Row]:
         with self._connection() as connection:
-            return connection.execute(wanted, given).all()
+            return wanted.send(connection, given).rows
 
-    def _read_leases(self, wanted: Select[Any], **given: object) -> tuple[Lease, ...]:
+    def _read_leases(self, wanted: Statement, **given: object) -> tuple[Lease, ...]:
         with self._connection() as connection:
-            found = connection.execute(wanted, given).all()
+            found = wanted.send(connection, given).rows
             mine: dict[int, list[HeldSlice]] = {row.id: [] for row in found}
-            for row in connection.execute(_SLICES_OF, {"of": json.dumps(list(mine))}):
+            for row in _SLICES_OF.send(connection, {"of": json.dumps(list(mine))}).rows:
                 mine[row.lease].append(rows.slice_of(row))
             return tuple(rows.lease_of(row, tuple(mine[row.id])) for row in found)
 

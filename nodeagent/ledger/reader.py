@@ -44,5 +44,5 @@ class LedgerReader(Queries):
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
-        with translated(self._path), self._engine.connect() as connection:
+        with translated(self._path), self._engine.begin() as connection:
             yield connection

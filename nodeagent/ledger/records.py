@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import Delete, Insert, Update, bindparam, delete, exists, func, insert, or_, select, update
+from sqlalchemy import bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from nodeagent.domain.clock import SECOND_NS
@@ -13,6 +13,7 @@ from nodeagent.domain.errors import UnknownThing
 from nodeagent.domain.records import FOLDED, Drain, EffectRecord, EffectState, Json
 from nodeagent.ledger import rows
 from nodeagent.ledger.queries import Queries
+from nodeagent.ledger.statements import Result, Statement
 from nodeagent.ledger.tables import NOT_FREE, drains, effects, events, leases, request_keys, slices
 
 # Leases of one uid, some 60 MB: no user's loop may fill the disk in the time that ended leases stay.
@@ -24,13 +25,13 @@ MOST_DATA = 8192  # characters of one event's data
 _EVENT_BYTES = 200  # about what a row takes without its texts
 
 # Made once, as those of queries.py.
-_PLAN = insert(effects).returning(effects.c.id)
-_MARK = update(effects).where(effects.c.id == bindparam("of"))
-_TELL = insert(events).returning(events.c.id)
-_UNTELL = delete(events).where(events.c.id == bindparam("of"))
+_PLAN = Statement(insert(effects).returning(effects.c.id))
+_MARK = Statement(update(effects).where(effects.c.id == bindparam("of")))
+_TELL = Statement(insert(events).returning(events.c.id))
+_UNTELL = Statement(delete(events).where(events.c.id == bindparam("of")))
 # Of the newest alone: what came long ago is not looked through for each.
 _RECENT = select(func.max(events.c.id) - FOLD_AMONG).scalar_subquery()
-_SAME = (
+_SAME = Statement(
     select(events.c.id, events.c.count, events.c.first_at)
     .where(
         events.c.id > _RECENT,
@@ -59,9 +60,7 @@ class Records(Queries):
             state=EffectState.PLANNED,
             at_ns=now,
         )
-        return EffectRecord(
-            made.scalar_one(), lease_id, kind, dict(arguments), EffectState.PLANNED, None, now
-        )
+        return EffectRecord(made.scalar(), lease_id, kind, dict(arguments), EffectState.PLANNED, None, now)
 
     def mark_effect(
         self, effect_id: int, state: EffectState, evidence: Mapping[str, Json] | None = None
@@ -70,13 +69,13 @@ class Records(Queries):
         values: dict[str, Any] = {"state": state, "at_ns": self._clock.boot_ns()}
         if evidence is not None:
             values["evidence"] = rows.dump(dict(evidence))
-        if not self._write(_MARK, of=effect_id, **values).rowcount:
+        if not self._write(_MARK, of=effect_id, **values).changed:
             raise UnknownThing(f"there is no effect {effect_id}")
 
     def forget_effect(self, effect_id: int) -> None:
         """Take an undone entry out of its lease's journal: one of which that may have had very many."""
         undone = (effects.c.id == effect_id, effects.c.state == EffectState.UNDONE)
-        if not self._write(delete(effects).where(*undone)).rowcount:
+        if not self._write(Statement(delete(effects).where(*undone))).changed:
             raise UnknownThing(f"there is no undone effect {effect_id}")
 
     def event(
@@ -117,15 +116,15 @@ class Records(Queries):
             count=1 + (before[0] if before else 0),
             first_at=before[1] if before else at,
         )
-        return int(made.scalar_one())
+        return int(made.scalar())
 
     def _taken_back(self, said: Mapping[str, object]) -> tuple[int, float] | None:
         """Delete the same event of a short time ago; how often it came, and when first."""
         with self._connection() as connection:
-            found = connection.execute(_SAME, said).one_or_none()
-        if found is None:
+            found = _SAME.send(connection, said).rows
+        if not found:
             return None
-        at, times, first_at = found
+        at, times, first_at = found[0]
         self._write(_UNTELL, of=at)
         return times, first_at
 
@@ -140,22 +139,22 @@ class Records(Queries):
             "boot_id": self._clock.boot_id,
             "at": wall,
         }
-        statement = upsert(drains).values(device=device, **values)
-        self._write(statement.on_conflict_do_update(index_elements=["device"], set_=values))
+        statement = upsert(drains).on_conflict_do_update(index_elements=["device"], set_=values)
+        self._write(Statement(statement.values(device=device, **values)))
 
     def carry_drain(self, drain: Drain) -> None:
         """Write the end of *drain* anew, as the clocks tell it now."""
         ends = {"until_ns": drain.until_ns, "until_at": drain.until_at, "boot_id": drain.boot_id}
-        self._write(update(drains).where(drains.c.device == drain.device).values(**ends))
+        self._write(Statement(update(drains).where(drains.c.device == drain.device).values(**ends)))
 
     def undrain(self, device: str) -> bool:
         """False: it was not drained."""
-        return bool(self._write(delete(drains).where(drains.c.device == device)).rowcount)
+        return bool(self._write(Statement(delete(drains).where(drains.c.device == device))).changed)
 
     def forget_requests(self, before_ns: int) -> int:
         """Forget request ids of older boots, and those of this boot from before *before_ns*."""
         old = or_(request_keys.c.boot_id != self._clock.boot_id, request_keys.c.at_ns < before_ns)
-        return int(self._write(delete(request_keys).where(old)).rowcount)
+        return int(self._write(Statement(delete(request_keys).where(old))).changed)
 
     def prune(
         self,
@@ -184,12 +183,12 @@ class Records(Queries):
             .subquery()
         )
         old = select(ended.c.id).where(or_(ended.c.ended_at < before, ended.c.place > most)).limit(BATCH)
-        return int(self._write(delete(leases).where(leases.c.id.in_(old))).rowcount)
+        return int(self._write(Statement(delete(leases).where(leases.c.id.in_(old)))).changed)
 
     def _prune_events(self, most: int, most_bytes: int, oldest_at: float) -> int:
         with self._connection() as connection:
             total = select(func.count(), func.coalesce(func.sum(events.c.size), 0)).select_from(events)
-            count, size = connection.execute(total).one()
+            count, size = Statement(total).send(connection, {}).one()
         # Sums of the oldest batch alone: those of every row take twenty times as long, for each batch.
         batch = select(events.c.id, events.c.size, events.c.at).order_by(events.c.id).limit(BATCH)
         oldest = batch.subquery()
@@ -203,9 +202,9 @@ class Records(Queries):
         over = select(sums.c.id).where(
             or_(sums.c.place <= count - most, sums.c.before < size - most_bytes, sums.c.at < oldest_at)
         )
-        return int(self._write(delete(events).where(events.c.id.in_(over))).rowcount)
+        return int(self._write(Statement(delete(events).where(events.c.id.in_(over)))).changed)
 
-    def _write(self, statement: Insert | Update | Delete, **given: object) -> Any:
+    def _write(self, statement: Statement, **given: object) -> Result:
         """Send *statement*; *given* are its parameters, and the columns that it is to write."""
         with self._connection() as connection:
-            return cast("Any", connection.execute(statement, given))
+            return statement.send(connection, given)

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import Row
-
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.guarantee import Compute, Guarantee, Ipc, Memory, Queues, Requirement, Visibility
@@ -26,6 +24,7 @@ from nodeagent.domain.lease import (
 )
 from nodeagent.domain.records import Drain, EffectRecord, EffectState, Event, Json
 from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequest
+from nodeagent.ledger.statements import Row
 
 Values = dict[str, Any]
 KEPT = 4096  # parsed values, for the same texts come up at every look; values, so they can be shared
@@ -107,7 +106,7 @@ def anchor_values(anchor: Anchor) -> Values:
     return {**asdict(anchor), "armed": int(anchor.armed), "container": container}
 
 
-def _anchor(row: Row[Any]) -> Anchor:
+def _anchor(row: Row) -> Anchor:
     return Anchor(
         kind=AnchorKind(row.anchor_kind),
         armed=bool(row.armed),
@@ -160,7 +159,7 @@ def placed_of(row: Any) -> PlacedSlice:
     )
 
 
-def slice_of(row: Row[Any]) -> HeldSlice:
+def slice_of(row: Row) -> HeldSlice:
     """*row*: a slice with its lease's uid, and whether its anchor is armed, and until when."""
     state = SliceState(row.state)
     # The deadline of an unarmed anchor is one for the start; that of an armed one ends the lease.
@@ -175,7 +174,7 @@ def slice_of(row: Row[Any]) -> HeldSlice:
     )
 
 
-def lease_of(row: Row[Any], slices: tuple[HeldSlice, ...]) -> Lease:
+def lease_of(row: Row, slices: tuple[HeldSlice, ...]) -> Lease:
     """*row*: a lease with its anchor's columns."""
     return Lease(
         id=row.id,
@@ -198,7 +197,7 @@ def lease_of(row: Row[Any], slices: tuple[HeldSlice, ...]) -> Lease:
     )
 
 
-def effect_of(row: Row[Any]) -> EffectRecord:
+def effect_of(row: Row) -> EffectRecord:
     return EffectRecord(
         id=row.id,
         lease=row.lease,
@@ -210,7 +209,7 @@ def effect_of(row: Row[Any]) -> EffectRecord:
     )
 
 
-def event_of(row: Row[Any]) -> Event:
+def event_of(row: Row) -> Event:
     return Event(
         id=row.id,
         kind=row.kind,
@@ -222,10 +221,10 @@ def event_of(row: Row[Any]) -> Event:
         device=row.device,
         reason=row.reason,
         data=cast("Mapping[str, Json] | None", _mapping(row.data)),
-        count=row._mapping["count"],  # a row has a method of that name
+        count=row.count,
         first_at=row.first_at,
     )
 
 
-def drain_of(row: Row[Any]) -> Drain:
+def drain_of(row: Row) -> Drain:
     return Drain(row.device, row.reason, row.uid, row.until_ns, row.boot_id, row.at, row.until_at)

@@ -19,6 +19,7 @@ from nodeagent.domain.errors import LedgerConflict
 from nodeagent.domain.lease import LeaseState, PlacedSlice
 from nodeagent.domain.records import EffectState
 from nodeagent.ledger import rows
+from nodeagent.ledger.statements import Statement
 from nodeagent.ledger.tables import (
     NOT_FREE,
     anchors,
@@ -115,7 +116,7 @@ def _storable(value: object) -> bool:
     return value is None or isinstance(value, float | str)
 
 
-def _reads() -> dict[str, Select[Any]]:
+def _reads() -> dict[str, Statement]:
     """What finds each part of a sidecar, of the lease *of*."""
     of: BindParameter[int] = bindparam("of")
     held = (slices.c.lease == of, NOT_FREE)
@@ -130,7 +131,7 @@ def _reads() -> dict[str, Select[Any]]:
         "devices": (on,),
         "pools": (pools.c.key.in_(drawn_on),),
     }
-    return {name: _rows(_PARTS[name]).where(*condition) for name, condition in conditions.items()}
+    return {name: Statement(_rows(_PARTS[name]).where(*condition)) for name, condition in conditions.items()}
 
 
 def _rows(table: Table) -> Select[Any]:
@@ -141,7 +142,7 @@ def _rows(table: Table) -> Select[Any]:
 
 # Made once, as those of queries.py.
 _READS = _reads()
-_MARKS = (
+_EVERY_MARK = (
     select(
         leases.c.id,
         leases.c.state,
@@ -162,15 +163,16 @@ _MARKS = (
         leases.c.id.in_(select(slices.c.lease).where(NOT_FREE)),
     )
 )
-_MARK = _MARKS.where(leases.c.id == bindparam("of"))
+_MARKS = Statement(_EVERY_MARK)
+_MARK = Statement(_EVERY_MARK.where(leases.c.id == bindparam("of")))
 
 
 def read(connection: Connection, lease: int, boot_id: str) -> Sidecar | None:
     """The sidecar of a lease that shall have one, as `marks` says; else None."""
-    for row in connection.execute(_MARK, {"boot": boot_id, "of": lease}):
+    for row in _MARK.send(connection, {"boot": boot_id, "of": lease}).rows:
         parts: dict[str, Any] = {}
         for name, wanted in _READS.items():
-            found = [dict(each._mapping) for each in connection.execute(wanted, {"of": lease})]
+            found = [each._asdict() for each in wanted.send(connection, {"of": lease}).rows]
             parts[name] = found[0] if name in _ONE else found
         return Sidecar(lease, boot_id, [VERSION, *row[1:]], parts)
     return None
@@ -181,7 +183,7 @@ def marks(connection: Connection, boot_id: str) -> dict[int, Mark]:
 
     They are those of this boot that were answered and hold slices: failed ones too, until these are clean.
     """
-    return {row[0]: [VERSION, *row[1:]] for row in connection.execute(_MARKS, {"boot": boot_id})}
+    return {row[0]: [VERSION, *row[1:]] for row in _MARKS.send(connection, {"boot": boot_id}).rows}
 
 
 def put_back(connection: Connection, sidecar: Sidecar) -> tuple[PlacedSlice, ...]:

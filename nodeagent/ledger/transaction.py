@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Insert, Table, Update, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert as upsert
 
@@ -34,6 +34,7 @@ from nodeagent.ledger.ids import IdBlocks
 from nodeagent.ledger.present import Present
 from nodeagent.ledger.records import Records
 from nodeagent.ledger.sidecar import Sidecar, put_back
+from nodeagent.ledger.statements import Result, Statement
 from nodeagent.ledger.tables import (
     accounts,
     anchors,
@@ -62,19 +63,31 @@ def _row(table: Table, value: Device | Pool) -> rows.Values:
 
 
 # Made once, as those of queries.py.
-_REGISTER_POOL, _REGISTER_DEVICE = _upsert(pools), _upsert(devices)
-_NOTE_BOOT, _SHARE = upsert(boots).on_conflict_do_nothing(), upsert(shared_sets).on_conflict_do_nothing()
-_CHANGE_LEASE = update(leases).where(leases.c.id == bindparam("of"))
-_CHANGE_ANCHOR = update(anchors).where(anchors.c.lease == bindparam("of"))
-_MOVE_SLICES = update(slices).where(
+_REGISTER_POOL, _REGISTER_DEVICE = Statement(_upsert(pools)), Statement(_upsert(devices))
+_NOTE_BOOT = Statement(upsert(boots).on_conflict_do_nothing())
+_SHARE = Statement(upsert(shared_sets).on_conflict_do_nothing())
+_OPEN, _ANCHOR = Statement(insert(leases)), Statement(insert(anchors))
+_ACCOUNT = Statement(insert(accounts))
+_CHANGE_LEASE = Statement(update(leases).where(leases.c.id == bindparam("of")))
+_CHANGE_ANCHOR = Statement(update(anchors).where(anchors.c.lease == bindparam("of")))
+_OF_LEASE = update(slices).where(
     slices.c.lease == bindparam("of"), slices.c.state != SliceState.FREE, slices.c.state != bindparam("to")
 )
-_MOVE_SOME = _MOVE_SLICES.where(slices.c.id.in_(select(member("only"))))
-_HOLD = insert(slices).returning(slices.c.id)
+_MOVE_SLICES = Statement(_OF_LEASE)
+_MOVE_SOME = Statement(_OF_LEASE.where(slices.c.id.in_(select(member("only")))))
+_REMEMBER = Statement(insert(request_keys))
+_FORGET = Statement(
+    delete(request_keys).where(
+        request_keys.c.uid == bindparam("of"), request_keys.c.request_id == bindparam("what")
+    )
+)
+_HOLD = Statement(insert(slices).returning(slices.c.id))
 # For all CUs: the driver drops the interpreter's lock in each statement, and under load waits long for it.
-_HOLD_CUS = insert(held_cus).from_select(
-    ["device", "epoch", "cu", "slice"],
-    select(bindparam("on"), bindparam("since"), member("cus"), bindparam("by")),
+_HOLD_CUS = Statement(
+    insert(held_cus).from_select(
+        ["device", "epoch", "cu", "slice"],
+        select(bindparam("on"), bindparam("since"), member("cus"), bindparam("by")),
+    )
 )
 
 
@@ -118,7 +131,7 @@ class Transaction(Records):
         changed = {**self.some(self._touched - self._read.keys()), **self._read}
         return self._before.after(changed, self.drains())
 
-    def _write(self, statement: Insert | Update | Delete, **given: object) -> Any:
+    def _write(self, statement: Statement, **given: object) -> Result:
         self._written.add(statement.table)
         return super()._write(statement, **given)
 
@@ -163,7 +176,7 @@ class Transaction(Records):
         self._touch(lease_id)
         self._note_boot()
         self._write(
-            insert(leases),
+            _OPEN,
             id=lease_id,
             state=state,
             holder_kind=holder.kind,
@@ -179,9 +192,9 @@ class Transaction(Records):
             wait_until_ns=wait_until_ns,
             guarantee=rows.guarantee_text(Guarantee()),
         )
-        self._write(insert(anchors), lease=lease_id, **rows.anchor_values(anchor))
+        self._write(_ANCHOR, lease=lease_id, **rows.anchor_values(anchor))
         if account is not None:
-            self._write(insert(accounts), lease=lease_id, account=account)
+            self._write(_ACCOUNT, lease=lease_id, account=account)
         if request_id is not None:
             self._remember(lease_id, holder.uid if asker_uid is None else asker_uid, request_id, digest)
         self._hold(lease_id, placed)
@@ -278,7 +291,7 @@ class Transaction(Records):
     def set_anchor(self, lease_id: int, anchor: Anchor) -> None:
         self._touch(lease_id)
         values = rows.anchor_values(anchor)
-        if not self._write(_CHANGE_ANCHOR, of=lease_id, **values).rowcount:
+        if not self._write(_CHANGE_ANCHOR, of=lease_id, **values).changed:
             raise UnknownThing(f"there is no lease {lease_id}")
 
     def _note_boot(self) -> None:
@@ -287,16 +300,15 @@ class Transaction(Records):
 
     def _change_lease(self, lease_id: int, values: rows.Values) -> None:
         self._touch(lease_id)
-        if not self._write(_CHANGE_LEASE, of=lease_id, **values).rowcount:
+        if not self._write(_CHANGE_LEASE, of=lease_id, **values).changed:
             raise UnknownThing(f"there is no lease {lease_id}")
 
     def _remember(self, lease_id: int, uid: int, request_id: str, digest: str) -> None:
         if self.remembered(uid, request_id) is not None:
             raise LedgerConflict(f"request id {request_id} of uid {uid} has a lease already")
-        mine = (request_keys.c.uid == uid, request_keys.c.request_id == request_id)
-        self._write(delete(request_keys).where(*mine))  # one of an older boot, or of more than 24 h ago
+        self._write(_FORGET, of=uid, what=request_id)  # one of an older boot, or of more than 24 h ago
         self._write(
-            insert(request_keys),
+            _REMEMBER,
             uid=uid,
             request_id=request_id,
             digest=digest,
@@ -310,13 +322,13 @@ class Transaction(Records):
         for ordinal, each in enumerate(placed):
             if each.shared:
                 self._share(each)
-            slice_id = self._write(_HOLD, **rows.slice_values(each, lease_id, ordinal)).scalar_one()
+            slice_id = self._write(_HOLD, **rows.slice_values(each, lease_id, ordinal)).scalar()
             if not each.shared:
                 self._hold_cus(each, slice_id)
 
     def _share(self, placed: PlacedSlice) -> None:
         """Hold the device's shared set, unless a lease that shares it does so already."""
-        if self._write(_SHARE, device=placed.device, epoch=placed.epoch, cus=str(placed.cus)).rowcount:
+        if self._write(_SHARE, device=placed.device, epoch=placed.epoch, cus=str(placed.cus)).changed:
             self._hold_cus(placed, None)
 
     def _hold_cus(self, placed: PlacedSlice, slice_id: int | None) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from service_builders import GIB, House
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.adapters.fdinfo import drm_clients
 from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
 from nodeagent.adapters.sysfs import SysTree
+from nodeagent.ledger.engine import connect
 from nodeagent.service.effects import Effect
 from nodeagent.service.foreign import Foreign
 from nodeagent.service.sampling import Sources
@@ -25,17 +27,17 @@ Start = Callable[[], House]
 
 @contextlib.contextmanager
 def statements() -> Iterator[list[str]]:
-    """Every SQL statement that is sent meanwhile, by whichever engine."""
+    """Every SQL statement that is sent meanwhile, on whichever connection that is made for it."""
     sent: list[str] = []
 
-    def note(connection, cursor, statement, *rest) -> None:
-        sent.append(statement)
+    def traced(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+        connection = connect(path, read_only=read_only)
+        connection.set_trace_callback(lambda sql: sent.append(re.sub(r"'(?:[^']|'')*'|[0-9.]+", "?", sql)))
+        return connection
 
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nodeagent.ledger.engine.connect", traced)
         yield sent
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def watch_of(house: House) -> Watch:
 def sent_by(start: Start) -> tuple[list[str], House]:
     with statements() as sent:
         house = start()
-    return sent, house
+    return list(sent), house  # its connections are traced for as long as they live
 
 
 @pytest.mark.cgroup2
