@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.harvest import XccLayout, worst_case
@@ -89,11 +90,7 @@ class Geometry:
         is dealt evenly over both. A model from driver source and papers, not a measurement. 0 where an XCC
         has no CU: its share of the work could never finish.
         """
-        usable = (cus & self.everything).bits
-        least = min(
-            worst_case(self.layout(xcc), every_nth(usable, xcc, self.xccs)) for xcc in range(self.xccs)
-        )
-        return self.xccs * least
+        return _effective(self, (cus & self.everything).bits)
 
     def layout(self, xcc: int) -> XccLayout:
         """The XCC's own layout; mask bits of it count from 0 there."""
@@ -105,6 +102,12 @@ class Geometry:
             levels=self.array_cus // self.pair,
             pair=self.pair,
         )
+
+
+@lru_cache(maxsize=8192)
+def _effective(geometry: Geometry, usable: int) -> int:
+    xccs = geometry.xccs
+    return xccs * min(worst_case(geometry.layout(xcc), every_nth(usable, xcc, xccs)) for xcc in range(xccs))
 
 
 def every_nth(bits: int, first: int, stride: int) -> int:

@@ -77,6 +77,7 @@ def shared_size(geometry: Geometry, cu_percent: float) -> int:
     return even_size(geometry, asked)
 
 
+@lru_cache(maxsize=1024)
 def share_of(percent: float) -> Fraction:
     """The percentage as it was written, not its nearest binary fraction: 29 % of 100 is 29."""
     return Fraction(str(percent)) / 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from nodeagent.domain.device import VRAM_GRAIN, Device
 from nodeagent.domain.errors import InvalidField
@@ -56,6 +57,24 @@ def demand(
     Args:
         shared_cu_percent: of a device's CUs, what its shared set takes.
     """
+    size = _Size(device.cus, device.grantable_bytes, device.even_bytes, device.queue_slots)
+    return _demand(asked, size, geometry, policy, shared_cu_percent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What of a device a demand depends on: those of one node are of few sizes."""
+
+    cus: int
+    grantable_bytes: int
+    even_bytes: int
+    queue_slots: int
+
+
+@lru_cache(maxsize=64)  # few, as a request may be long
+def _demand(
+    asked: SliceRequest, device: _Size, geometry: Geometry, policy: Policy, shared_cu_percent: float
+) -> Demand:
     cus = _cus(asked, device, geometry, shared_cu_percent)
     vram_bytes = _vram_bytes(asked, device)
     whole = not asked.cu_shared and cus == geometry.cus
@@ -76,7 +95,7 @@ def demand(
     )
 
 
-def _cus(asked: SliceRequest, device: Device, geometry: Geometry, shared_cu_percent: float) -> int:
+def _cus(asked: SliceRequest, device: _Size, geometry: Geometry, shared_cu_percent: float) -> int:
     if asked.cu_shared:
         return shared_size(geometry, shared_cu_percent)
     if asked.cus is not None:
@@ -92,7 +111,7 @@ def _cus(asked: SliceRequest, device: Device, geometry: Geometry, shared_cu_perc
     return max(1, int(geometry.cus * share))
 
 
-def _vram_bytes(asked: SliceRequest, device: Device) -> int:
+def _vram_bytes(asked: SliceRequest, device: _Size) -> int:
     if asked.vram_bytes is not None:
         return max(1, -(-asked.vram_bytes // PAGE)) * PAGE
     if asked.whole:

@@ -85,6 +85,7 @@ def _slice_request(stored: Values) -> SliceRequest:
     return SliceRequest(**{**stored, **lists, "shape": Shape(stored["shape"])})
 
 
+@lru_cache(maxsize=KEPT)
 def guarantee_text(guarantee: Guarantee) -> str:
     return dump(asdict(guarantee))
 
@@ -103,7 +104,8 @@ def _guarantee(text: str) -> Guarantee:
 
 def anchor_values(anchor: Anchor) -> Values:
     container = None if anchor.container is None else dump(asdict(anchor.container))
-    return {**asdict(anchor), "armed": int(anchor.armed), "container": container}
+    values = {name: getattr(anchor, name) for name in Anchor.__slots__}
+    return {**values, "armed": int(anchor.armed), "container": container}
 
 
 def _anchor(row: Row) -> Anchor:

@@ -143,6 +143,7 @@ class Journal:
     ) -> None:
         self._ledger = ledger
         self._effects = effects
+        self._concluding = {kind: one for kind, one in effects.items() if isinstance(one, Concluding)}
         self._pause = pause
 
     def apply(self, lease_id: int) -> tuple[Done, ...]:
@@ -206,8 +207,8 @@ class Journal:
             raise OutsideFault("journal", _no_means(record))
         evidence = dict(effect.apply(record.arguments))
         evidence |= effect.verify(record.arguments, evidence)
-        if isinstance(effect, Concluding):
-            evidence |= effect.conclude(record.arguments, before)
+        if concluding := self._concluding.get(record.kind):
+            evidence |= concluding.conclude(record.arguments, before)
         return Done(record, EffectState.VERIFIED, evidence)
 
     def _undo_one(self, record: EffectRecord, deadline: float) -> Evidence | Pending:

@@ -120,7 +120,7 @@ class Granter:
 
     def _activate(self, lease: Lease) -> Lease:
         done = self._journal.apply(lease.id)
-        inventory = self._survey.inventory()
+        inventory = self._survey.found()
         placed = [held.placed for held in lease.slices]
         if not placed:
             return self._activate_observed(lease, done)

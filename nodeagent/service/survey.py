@@ -176,6 +176,8 @@ def _epoch(device: Device, last: Registered | None) -> int:
 
 def drained(inventory: Inventory, drains: tuple[Drain, ...]) -> Inventory:
     """*inventory* with every drained device marked so; a sick device stays sick."""
+    if not drains:
+        return inventory
     reasons = {drain.device: drain.reason for drain in drains}
     if NODE in reasons:
         reasons = {device.key: reasons[NODE] for device in inventory.devices} | reasons
