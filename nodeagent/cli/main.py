@@ -15,6 +15,7 @@ import click
 from nodeagent import __version__
 from nodeagent.cli.audit import audit
 from nodeagent.cli.bypass import bypass
+from nodeagent.cli.completion import completion
 from nodeagent.cli.doctor import doctor
 from nodeagent.cli.drains import drain, undrain
 from nodeagent.cli.health import health
@@ -186,6 +187,7 @@ def leave(config_path: Path | None, state_dir: Path | None) -> None:
 COMMANDS = (
     audit,
     bypass,
+    completion,
     docker_plugin,
     doctor,
     drain,
