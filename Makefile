@@ -1,6 +1,6 @@
 # Every target sets up what it needs; run `make` alone for the list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench bench-placement soak build deb rpm install-units install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
+.PHONY: help setup demo run test test-long crash crash-long test-rocm test-slurm test-newer-slurm slurm test-docker docker userlands rig test-rig mutants enforcement lint format docs man screenshots model bench bench-check bench-placement soak build deb rpm install-units install-slurm install-spank install-docker-plugin uninstall-docker-plugin clean
 BIN := .venv/bin
 MACHINE ?= mi300x-spx
 CRASH_POINTS ?= 10000
@@ -29,6 +29,7 @@ test-long: setup userlands slurm docker ## the slow tests too, long property run
 	@NODEAGENT_HYPOTHESIS=long .ci/test -m "slow or not slow" --timeout=3600
 	@$(MAKE) crash-long
 	@$(MAKE) soak CYCLES=10000
+	@$(MAKE) bench-check
 	@$(MAKE) test-rocm TESTS='-m "slow or not slow"'
 	@$(MAKE) test-newer-slurm TESTS='-m "slow or not slow"'
 	@$(MAKE) rig && SLURM_ROOT=$$(tests/slurm/newer) tests/rig/run -t 3600 tests/rig/suite --slurm
@@ -111,16 +112,11 @@ screenshots: setup ## the dashboard's pictures in docs/images, from a headless C
 model: ## let spin search the protocol for what must never be, and find each known mistake (a minute)
 	@docs/model/check
 
-bench: setup ## the numbers of docs/performance.md, measured here (minutes)
-	$(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2
-	! $(BIN)/python tests/bench/contention.py --clients 64 --seconds 60 --kills 2 --mutant
-	$(BIN)/python tests/bench/latency.py
-	$(BIN)/python tests/bench/durability.py
-	$(BIN)/python tests/bench/hook_cost.py
-	$(BIN)/python tests/bench/supervisor_cost.py
-	$(BIN)/python tests/bench/slurm_cost.py
-	$(BIN)/python tests/bench/docker_cost.py
-	$(BIN)/python tests/bench/docker_plugin_cost.py
+bench: setup ## measure every figure of docs/performance.md and write them there (12 minutes; NAMES= for some alone)
+	$(BIN)/python tests/bench/run.py --write $(NAMES)
+
+bench-check: setup ## fail where a ratio is more than 25 % worse than the committed one (minutes)
+	$(BIN)/python tests/bench/run.py --check $(NAMES)
 
 bench-placement: setup ## docs/placement.md's figures, replayed: the same on every machine (minutes)
 	$(BIN)/python -m tests.bench.placing

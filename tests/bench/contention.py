@@ -29,9 +29,10 @@ from gpulease.transport import Transport
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.bench.figures import Figure, Subject, Taken, Target, Turn
 from tests.bench.serving import AGENT, agent, workers
 
-DEVICES = 8
+MUTANT = (str(Path(__file__).with_name("mutant_agent.py")),)
 CU_PERCENT = 25  # four leases fill a device, so 32 fill the node: 64 clients demand twice that
 HOLD_SECONDS = (0.05, 0.4)
 
@@ -183,6 +184,29 @@ def storm(*, clients: int, seconds: float, kills: int = 0, words: Sequence[str] 
     return result
 
 
+def turns() -> Iterator[Turn]:
+    """As shipped, and without the guards: that run must find conflicts, or the first proves nothing."""
+    while True:
+        ours = storm(clients=64, seconds=20, kills=1)
+        mutant = storm(clients=24, seconds=6, words=MUTANT)
+        if not ours.counts["granted"] or not mutant.counts["conflict"]:
+            raise RuntimeError("the crowd was granted nothing, or the witness sees nothing")
+        yield {
+            "contention": Taken([ours.counts["conflict"]], [mutant.counts["conflict"]]),
+            "contention-faults": Taken([ours.counts["5xx"] + ours.locked], [mutant.counts["5xx"]]),
+        }
+
+
+WITHOUT = "without the guards"
+FIGURES = (
+    Figure("contention", "two holders of one compute unit, 64 clients, a killed worker", "", WITHOUT,
+           Target("value", 0)),
+    Figure("contention-faults", "5xx answers, and databases that are locked", "", WITHOUT,
+           Target("value", 0)),
+)  # fmt: skip
+SUBJECTS = {"contention": Subject("Twice the demand", FIGURES, turns, count=1, warm=0, quick=1)}
+
+
 def main() -> int:
     """Run it from the command line; exit 1 when a CU had two holders."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -191,9 +215,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--mutant", action="store_true", help="take the primary key and the lock out")
     given = parser.parse_args()
-    words: Sequence[str] = AGENT
-    if given.mutant:
-        words = (str(Path(__file__).with_name("mutant_agent.py")),)
+    words = MUTANT if given.mutant else AGENT
     result = storm(clients=given.clients, seconds=given.seconds, kills=given.kills, words=words)
     print("\n".join(result.lines()))
     return 1 if result.counts["conflict"] else 0

@@ -1,33 +1,29 @@
-"""What the hook adds, with and without it by turns in one run: per allocation, other ioctl and program start.
+"""What the hook adds, with and without it by turns: per allocation, other ioctl and program start.
 
-python tests/bench/hook_cost.py     as root; on the hook tests' fake kernel
+On the hook tests' fake kernel, whose cost both ways hold.
 """
 
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.bench.figures import Figure, Subject, Taken, Target, Turn
+from tests.hook.conftest import Node, running, unusable
 
-from tests.hook.conftest import Node, running, unusable  # noqa: E402 - found by the path above
-
-TURNS = 15
 ROUNDS = 400
 STARTS = 20
-# What the design allows: microseconds added. /dev/null refuses an allocation at once: the hook charges it and
-# gives it back as for one that is had, and no imitated driver comes in between.
-ALLOWED = {
-    "allocation and release": 20.0,
-    "the same, refused at once": 20.0,
-    "other ioctl": 0.2,
-    "program start": 1000.0,
-}
+WITHOUT = "without the hook"
+# The targets are the design's. /dev/null refuses an allocation at once: the hook charges it and gives it back
+# as for one that is had, and no imitated driver comes in between.
+FIGURES = (
+    Figure("hook-allocation", "an allocation and its release", "µs", WITHOUT, Target("above", 20)),
+    Figure("hook-refused", "the same, refused at once", "µs", WITHOUT, Target("above", 20)),
+    Figure("hook-ioctl", "any other ioctl", "µs", WITHOUT, Target("above", 0.2)),
+    Figure("hook-start", "a program's start", "µs", WITHOUT, Target("above", 1000), guarded=True),
+)
 
 
 def inside(node: Node, *words: str) -> str:
@@ -40,43 +36,30 @@ def calls(node: Node, way: list[str], program: Path, driver: str) -> list[float]
     return [float(one) for one in inside(node, "env", *way, str(program), str(ROUNDS), driver).split()]
 
 
-def turns(node: Node, program: Path) -> Iterator[tuple[str, float, float]]:
-    """(what, microseconds without, microseconds with), many times over."""
-    ways = ([], [f"LD_PRELOAD={node.library}"])
-    for _ in range(TURNS):
-        taken = [calls(node, way, program, "/dev/kfd") for way in ways]
-        yield "other ioctl", taken[0][0] / 1e3, taken[1][0] / 1e3
-        yield "allocation and release", taken[0][1] / 1e3, taken[1][1] / 1e3
-        taken = [calls(node, way, program, "/dev/null") for way in ways]
-        yield "the same, refused at once", taken[0][1] / 1e3, taken[1][1] / 1e3
-        starts = []
-        for way in ways:
-            began = time.perf_counter()
-            loop = f"for i in $(seq {STARTS}); do /bin/true; done"
-            inside(node, "env", *way, "sh", "-c", loop)
-            starts.append((time.perf_counter() - began) / STARTS * 1e6)
-        yield "program start", starts[0], starts[1]
+def started(node: Node, way: list[str]) -> float:
+    """Microseconds of a program's start, of many in a row."""
+    began = time.perf_counter()
+    inside(node, "env", *way, "sh", "-c", f"for i in $(seq {STARTS}); do /bin/true; done")
+    return (time.perf_counter() - began) / STARTS * 1e6
 
 
-def main() -> None:
-    if reason := unusable():
-        sys.exit(f"hook_cost: {reason}")
+def turns() -> Iterator[Turn]:
     with running() as node:
         node.lease(1 << 30)
         program = node.directory / "hook_cost"
         source = Path(__file__).with_suffix(".c")
         subprocess.run(["cc", "-O2", "-o", str(program), str(source)], check=True)
-        found: dict[str, list[tuple[float, float]]] = {}
-        for what, without, hooked in turns(node, program):
-            found.setdefault(what, []).append((without, hooked))
-    print(
-        f"{'':26} {'without':>10} {'with':>10} {'added':>10} {'allowed':>10}  (µs, medians of {TURNS} pairs)"
-    )
-    for what, pairs in found.items():
-        without, hooked = (median(pair[side] for pair in pairs) for side in (0, 1))
-        added = median(pair[1] - pair[0] for pair in pairs)
-        print(f"{what:26} {without:10.3f} {hooked:10.3f} {added:10.3f} {ALLOWED[what]:10.1f}")
+        ways: tuple[list[str], list[str]] = ([], [f"LD_PRELOAD={node.library}"])
+        while True:
+            bare, hooked = (calls(node, way, program, "/dev/kfd") for way in ways)
+            bare_null, hooked_null = (calls(node, way, program, "/dev/null") for way in ways)
+            without, with_it = (started(node, way) for way in ways)
+            yield {
+                "hook-allocation": Taken([hooked[1] / 1e3], [bare[1] / 1e3]),
+                "hook-refused": Taken([hooked_null[1] / 1e3], [bare_null[1] / 1e3]),
+                "hook-ioctl": Taken([hooked[0] / 1e3], [bare[0] / 1e3]),
+                "hook-start": Taken([with_it], [without]),
+            }
 
 
-if __name__ == "__main__":
-    main()
+SUBJECTS = {"hook": Subject("The hook", FIGURES, turns, count=31, missing=unusable)}

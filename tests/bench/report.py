@@ -12,9 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.bench import scale
+
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = Path(__file__).with_name("figures.json")
-PAGE = ROOT / "docs" / "performance.md"
+DOCS = ROOT / "docs"
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 WORSE = 1.25  # times the committed ratio
 
@@ -66,18 +68,22 @@ def order(report: Document, names: Iterable[str]) -> None:
     report["subjects"] = {name: report["subjects"][name] for name in names if name in report["subjects"]}
 
 
-def write(report: Document, path: Path = FIGURES, page: Path = PAGE) -> None:
-    """Write the report, and the table in the documentation."""
+def write(report: Document, path: Path = FIGURES, docs: Path = DOCS) -> None:
+    """Write the report, and its two tables in the documentation."""
     path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    text = page.read_text(encoding="utf-8")
-    if BEGIN in text:
-        page.write_text(
-            text.replace(BEGIN + shown(text) + END, BEGIN + table(report) + END), encoding="utf-8"
-        )
+    for name, made in tables(report).items():
+        page = docs / name
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace(BEGIN + shown(text) + END, BEGIN + made + END), encoding="utf-8")
+
+
+def tables(report: Document) -> dict[str, str]:
+    """What is generated of each page of the documentation."""
+    return {"performance.md": table(report), "scale.md": scale.table(figures(report))}
 
 
 def shown(text: str) -> str:
-    """What stands between the page's markers."""
+    """What stands between a page's markers."""
     return text.partition(BEGIN)[2].partition(END)[0]
 
 
@@ -100,14 +106,16 @@ def _lines(report: Document) -> Iterator[str]:
             continue
         yield f"Measured {subject['at']} UTC, at a load of {subject['load']:g}."
         yield ""
-        yield "| name | | median (p10 to p90, n) | beside | which took | ratio | target | |"
+        yield "| name | | median (p10 to p90, n) | beside | whose is | ratio | target | |"
         yield "|---|---|---|---|---|---|---|---|"
         yield from (_row(one) for one in subject["figures"])
 
 
 def _row(one: Mapping[str, Any]) -> str:
     beside, its = one["beside"] or "", one["its"]
-    ratio = "" if one["ratio"] is None else f"{one['ratio']:.3g} ×"
+    ratio = "" if one["ratio"] is None else f"{_number(one['ratio'])} ×"
+    if "above" in (one["target"] or ""):
+        ratio = f"{amount(one['above'], one['unit'])} above"
     met = {None: "", True: "met", False: "**not met**"}[one["met"]]
     cells = [
         f"`{one['name']}`",

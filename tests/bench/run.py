@@ -82,7 +82,7 @@ def line(one: Mapping[str, Any]) -> str:
     if one["its"] is not None:
         text += f"; {one['beside']}: {report.amount(one['its']['median'], unit)}"
     if one["ratio"] is not None:
-        text += f"; {one['ratio']:.3g} ×"
+        text += f"; {one['ratio']:.3g} ×, {one['above']:+.3g}"
     if one["target"]:
         text += f"; meant {one['target']}{'' if one['met'] else ': NOT MET'}"
     return text

@@ -134,7 +134,6 @@ def forget(state: Path) -> None:
     files, sidecars = HookFiles(stem(state)), SidecarFiles(stem(state))
     for lease in files.leases():
         files.remove(lease)
-    files.leave()
     for lease in sidecars.leases():
         sidecars.remove(lease)
     with contextlib.suppress(OSError):

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from tests.bench import idle, latency, lived, syncs
+from tests.bench import (
+    commands,
+    contention,
+    docker_cost,
+    docker_plugin_cost,
+    hook_cost,
+    idle,
+    latency,
+    lived,
+    scrape,
+    slurm_cost,
+    supervisor_cost,
+    syncs,
+)
 from tests.bench.figures import Subject
 
 SUBJECTS: dict[str, Subject] = {
@@ -10,4 +23,12 @@ SUBJECTS: dict[str, Subject] = {
     **syncs.SUBJECTS,
     **lived.SUBJECTS,
     **idle.SUBJECTS,
+    **scrape.SUBJECTS,
+    **commands.SUBJECTS,
+    **slurm_cost.SUBJECTS,
+    **docker_cost.SUBJECTS,
+    **docker_plugin_cost.SUBJECTS,
+    **hook_cost.SUBJECTS,
+    **supervisor_cost.SUBJECTS,
+    **contention.SUBJECTS,
 }

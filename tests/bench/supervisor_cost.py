@@ -2,18 +2,15 @@
 
 /dev/null stands for KFD, so that only the way there is measured; its counters are files of a directory.
 The floor is a supervisor that says "go on" without a look: what is above it is ours.
-The runs of a round are each other's neighbours in time, so what else the machine does falls on all.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
-import statistics
 import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpulease.supervised import sealed
@@ -23,42 +20,50 @@ from nodeagent.adapters.hook_format import HookDevice
 from nodeagent.adapters.inheritance import Inherited
 from nodeagent.adapters.supervisor import BINARY, Launch, Offered, Supervisor
 from nodeagent.domain.cuset import CuSet
+from tests.bench.figures import Figure, Subject, Taken, Target, Turn
 
 GPU = 4096
+CALLS = 20_000
+ALONE = "unsupervised"
+FIGURES = (
+    Figure(
+        "supervised-allocation", "an allocation's ioctl", "µs", "the floor", Target("value", 15), guarded=True
+    ),
+    Figure("supervised-floor", "the floor: the same filter, answered without a look", "µs", ALONE),
+    Figure("supervised-ioctl", "any other ioctl", "µs", ALONE),
+)
 HERE = Path(__file__).parent
 HOOK = HERE.parents[1] / "nodeagent" / "hook"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--calls", type=int, default=20_000)
-    given = parser.parse_args()
+def missing() -> str | None:
+    if find_mount() is None or os.geteuid() != 0 or not BINARY.is_file():
+        return "needs root, cgroup2 and a built supervisor"
+    return None
+
+
+def turns() -> Iterator[Turn]:
     mount = find_mount()
-    if mount is None or os.geteuid() != 0 or not BINARY.is_file():
-        print("needs root, cgroup2 and a built supervisor", file=sys.stderr)
-        return 1
+    assert mount is not None
+    tree = CgroupTree(mount, f"gpulease_{secrets.token_hex(6)}.slice")
     with tempfile.TemporaryDirectory() as scratch:
         loop, floor = (Path(scratch) / name for name in ("loop", "floor"))
         compile_program(loop, HERE / "ioctl_loop.c")
         compile_program(floor, HERE / "notify_floor.c", HOOK / "supervisor_filter.c")
         place = f"{scratch}/proc/$$"
-        words = f"exec {loop} /dev/null {GPU} {given.calls}"
+        words = f"exec {loop} /dev/null {GPU} {CALLS}"
         command = ("/bin/sh", "-c", f"mkdir -p {place}; echo 0 >{place}/vram_{GPU}; {words}")
-        tree = CgroupTree(mount, f"gpulease_{secrets.token_hex(6)}.slice")
-        rounds = []
         try:
-            for _ in range(given.rounds):
-                texts = (output(*command), output(floor, *command))
-                rounds.append([measured(text) for text in (*texts, under_supervisor(tree, command, scratch))])
+            while True:
+                alone, least = measured(output(*command)), measured(output(floor, *command))
+                ours = measured(under_supervisor(tree, command, scratch))
+                yield {
+                    "supervised-allocation": Taken([ours[0]], [least[0]]),
+                    "supervised-floor": Taken([least[0]], [alone[0]]),
+                    "supervised-ioctl": Taken([ours[1]], [alone[1]]),
+                }
         finally:
             tree.leave()
-    for index, name in enumerate(("allocation", "other ioctl")):
-        alone, least, supervised = (statistics.median(one[way][index] for one in rounds) for way in range(3))
-        ours = statistics.median(one[2][index] - one[1][index] for one in rounds)
-        print(f"{name}: {alone:.0f} ns alone, {least:.0f} ns floor, {supervised:.0f} ns supervised", end=", ")
-        print(f"{ours:+.0f} ns above the floor (median of the rounds)")
-    return 0
 
 
 def compile_program(made: Path, *sources: Path) -> None:
@@ -70,7 +75,8 @@ def output(*words: str | Path) -> str:
 
 
 def measured(text: str) -> tuple[float, float]:
-    first, second = map(float, text.split())
+    """Microseconds of an allocation's call, and of another."""
+    first, second = (float(one) / 1e3 for one in text.split())
     return first, second
 
 
@@ -118,5 +124,4 @@ def under_supervisor(tree: CgroupTree, command: tuple[str, ...], scratch: str) -
     return text
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+SUBJECTS = {"supervisor": Subject("A supervised call", FIGURES, turns, count=9, missing=missing)}

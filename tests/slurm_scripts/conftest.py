@@ -157,6 +157,24 @@ def processes_of_session(session: int) -> list[int]:
     return found
 
 
+def install(top: Path, shell: str = "dash") -> Site:
+    """The scripts in the directory *top*, which other users may enter, run by root's shell *shell*."""
+    top.chmod(0o755)
+    made = Site(top)
+    for directory in (made.scripts, made.socket.parent, made.settings.parent):
+        directory.mkdir()
+    sh = top / "sh"
+    sh.symlink_to(SHELLS[shell])
+    for name in SCRIPTS:
+        shutil.copy2(ROOT / "client" / "slurm" / name, made.scripts / name)
+        text = (made.scripts / name).read_text()
+        text = text.replace("/usr/libexec/nodeagent/slurm", str(made.scripts))
+        text = text.replace("/etc/nodeagent/prolog.conf", str(made.settings)).replace("/bin/sh", str(sh))
+        (made.scripts / name).write_text(text)
+        os.chown(made.scripts / name, 0, 0)
+    return made
+
+
 @pytest.fixture
 def shell() -> str:
     """The name of the shell that is /bin/sh; see `every_shell`."""
@@ -177,19 +195,7 @@ def site(shell: str, client: str) -> Iterator[Site]:
     if client == "curl" and not Path("/usr/bin/curl").exists():
         pytest.skip("needs /usr/bin/curl")
     top = Path(tempfile.mkdtemp(prefix="slurm-"))  # short, because a unix socket's path is
-    top.chmod(0o755)
-    made = Site(top)
-    for directory in (made.scripts, made.socket.parent, made.settings.parent):
-        directory.mkdir()
-    sh = top / "sh"
-    sh.symlink_to(SHELLS[shell])
-    for name in SCRIPTS:
-        shutil.copy2(ROOT / "client" / "slurm" / name, made.scripts / name)
-        text = (made.scripts / name).read_text()
-        text = text.replace("/usr/libexec/nodeagent/slurm", str(made.scripts))
-        text = text.replace("/etc/nodeagent/prolog.conf", str(made.settings)).replace("/bin/sh", str(sh))
-        (made.scripts / name).write_text(text)
-        os.chown(made.scripts / name, 0, 0)
+    made = install(top, shell)
     if client != "curl":
         made.edit("agent.sh", CURLS, str(top / "no-curl"))
     made.configure()
