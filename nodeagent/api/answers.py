@@ -189,6 +189,7 @@ class DeviceAnswer(Answer):
     foreign_bytes: int
     queue_slots: int
     shares: int | None  # leases that may be on it at once
+    reserved: list[str] | None  # who alone may lease it, in the site's words
     numa_node: int | None
     hive: str | None  # 0x and 16 digits
     peers: list[PeerAnswer]

@@ -112,6 +112,7 @@ class Presenter:
             foreign_bytes=device.foreign_bytes,
             queue_slots=device.queue_slots,
             shares=device.shares,
+            reserved=list(device.reserved.parties) if device.reserved else None,
             numa_node=device.numa_node,
             hive=_wide(device.hive),
             peers=[answers.PeerAnswer(device=p.device, kind=p.kind, weight=p.weight) for p in device.peers],

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, StrictInt, StrictStr, model_validato
 
 from nodeagent.config.names import gid_of, uid_of
 from nodeagent.config.section import Section
+from nodeagent.domain.reserved import party_of
 from nodeagent.domain.sizes import size_of
 from nodeagent.domain.slurm import account_of
 
@@ -36,6 +37,13 @@ def _account(name: str) -> str:
     return name
 
 
+def _party(text: str) -> str:
+    word, name = party_of(text)
+    if {"user": uid_of, "group": gid_of}.get(word, len)(name) is None:
+        raise ValueError(f"there is no {word} {name} on this node")
+    return text
+
+
 def _size(size: str | int) -> str | int:
     size_of(str(size))
     return size
@@ -44,6 +52,7 @@ def _size(size: str | int) -> str | int:
 _Name = StrictStr | StrictInt
 User = Annotated[_Name, AfterValidator(_user)]
 Group = Annotated[_Name, AfterValidator(_group)]
+Party = Annotated[StrictStr, AfterValidator(_party)]
 Size = Annotated[_Name, AfterValidator(_size)]
 Kind = Literal["slurm", "docker", "process", "client"]
 Most = Annotated[int, Field(ge=0, lt=1 << 53)]

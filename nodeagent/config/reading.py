@@ -14,6 +14,7 @@ from nodeagent.config.sections import Config, Guarantee, Web
 from nodeagent.domain.errors import InvalidField
 
 WHOLE = ("quota", "classes")  # sections of tables, each of which says whom it holds for
+RESERVED = ("devices", "reserved")
 DEFAULT_PATH = Path("/etc/nodeagent/nodeagent.toml")
 
 
@@ -40,8 +41,9 @@ def read(path: Path) -> dict[str, Any]:
 def check(path: Path) -> tuple[Config, list[str]]:
     """The settings of *path* and every complaint, each naming its key; what is wrong keeps its default.
 
-    But for the floor, a mistyped one demands the strongest, and for the listener, which is not opened then:
-    no typo grants what was to be refused, or serves without the token that was meant.
+    But for the floor, a mistyped one demands the strongest, for a reservation, which is for nobody then, and
+    for the listener, which is not opened: no typo grants what was to be refused, or serves without the token
+    that was meant.
     """
     tables = read(path)
     complaints: list[str] = []
@@ -54,6 +56,8 @@ def check(path: Path) -> tuple[Config, list[str]]:
             if any(one.startswith("web") for one in complaints):
                 complaints.append("web.listen: nothing is served by TCP until this section is mended")
                 config = config.model_copy(update={"web": Web()})
+            if any(one.startswith("devices.reserved") for one in complaints):
+                complaints.append("devices.reserved: what is wrong there admits nobody until it is mended")
             return config, complaints
         except ValidationError as error:
             problems = error.errors()
@@ -61,6 +65,7 @@ def check(path: Path) -> tuple[Config, list[str]]:
             wrong = dict.fromkeys(_to_drop(problem["loc"]) for problem in problems)
             for where in reversed(wrong):  # so that the numbers of those before stay
                 _drop(tables, where)
+                _close(tables, where)
 
 
 def verdict(path: Path) -> str:
@@ -97,3 +102,11 @@ def _drop(tables: Any, where: tuple[int | str, ...]) -> None:
         del tables[int(where[-1])]
     else:
         tables.pop(where[-1], None)
+
+
+def _close(tables: dict[str, Any], where: tuple[int | str, ...]) -> None:
+    """Reserve for nobody what was dropped whole: else it would be anybody's."""
+    if where == RESERVED:
+        tables["devices"]["reserved"] = {"*": []}
+    elif where[:-1] == RESERVED:
+        tables["devices"]["reserved"][where[-1]] = []

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from nodeagent.config.names import gid_of
-from nodeagent.config.policy_sections import Quota
+from nodeagent.config.policy_sections import Party, Quota
 from nodeagent.config.section import Section as _Section
 from nodeagent.domain.endpoint import Endpoint, check_host
 
@@ -76,6 +76,10 @@ class Devices(_Section):
     )
     owner: Literal["auto", "slurm", "local", "any"] = Field(
         default="auto", description="whose the devices are; auto: those that gres.conf names are Slurm's"
+    )
+    reserved: dict[str, list[Party]] = Field(
+        default={},
+        description="who alone may lease a device: user:NAME, group:NAME, kind:KIND; by device as `shares`",
     )
     on_uncorrectable: Literal["refuse", "report"] = Field(
         default="refuse",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nodeagent.domain.geometry import Geometry
+from nodeagent.domain.reserved import Reserved
 
 VRAM_GRAIN = 2 << 20  # bytes; amdgpu maps VRAM best in 2 MiB pages, so shares are rounded down to it
 
@@ -73,6 +74,7 @@ class Device:
     card: str | None = None  # "card1", the DRM primary node
     smi_index: int | None = None  # see `nodeagent.domain.numbering`
     slurm_index: int | None = None  # its position in gres.conf; None where that does not name it
+    reserved: Reserved | None = None  # for whom alone it is
     shares: int | None = None  # leases that may be on it at once; None: any number
     even_bytes: int = 0  # its even share of what its pool may grant, where each may take all; 0: its own VRAM
 

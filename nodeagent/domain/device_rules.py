@@ -1,4 +1,4 @@
-"""What a site says of single devices: of each, how many leases may share it."""
+"""What a site says of single devices: for whom each is, and how many leases may share it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from nodeagent.domain.device import Device
+from nodeagent.domain.reserved import Reserved
 from nodeagent.domain.selectors import is_type, names_device
 
 T = TypeVar("T")
@@ -21,11 +22,16 @@ class DeviceRules:
     """Tables by device, product, model or target, or a glob of these; see `chosen`."""
 
     shares: Mapping[str, int] = field(default_factory=dict)
+    reserved: Mapping[str, Reserved] = field(default_factory=dict)
 
     def on(self, device: Device) -> Device:
         """*device* with what the rules say of it."""
         shares = chosen(self.shares, device)
-        return replace(device, shares=usual_shares(device.gfx) if shares is None else shares)
+        return replace(
+            device,
+            shares=usual_shares(device.gfx) if shares is None else shares,
+            reserved=chosen(self.reserved, device),
+        )
 
 
 def usual_shares(gfx: str | None) -> int:

@@ -1,4 +1,4 @@
-"""Whose devices are: those that Slurm gives to jobs are not given to others behind its back."""
+"""Whose devices are: those of Slurm, and those that the site keeps for some, are given to no others."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ from nodeagent.domain.selectors import mismatch
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks for slices. *administrator*: and may take Slurm's device by naming it."""
+    """Who asks for slices, or for whom. *administrator*: and may take others' device by naming it."""
 
     kind: HolderKind = HolderKind.PROCESS
     administrator: bool = False
+    uid: int | None = None  # the owner of a subordinate one
+    groups: frozenset[int] = frozenset()  # of those that the site's settings name
 
 
 def barred(device: Device, asked: SliceRequest, asker: Asker) -> DeviceRefusal | None:
     """Why *device* is not for *asker*; None also where the request's filters leave it out anyway.
 
-    An administrator who names the device has it all the same: to try a card that Slurm has drained.
+    An administrator who names the device has it all the same: to try a card that Slurm has drained. Not a
+    job, whose devices are named by whom Slurm sends.
     """
     if mismatch(device, asked) is not None:
         return None
     slurm = asker.kind is HolderKind.SLURM
     if device.owner is DeviceOwner.LOCAL and slurm:
         return DeviceRefusal(device.key, Code.OWNED_LOCALLY, f"is not Slurm's: {device.owner_reason}")
-    named = asker.administrator and any(name.strip() for name in asked.device)
-    if device.owner is DeviceOwner.SLURM and not slurm and not named:
+    if not slurm and asker.administrator and any(name.strip() for name in asked.device):
+        return None
+    if device.owner is DeviceOwner.SLURM and not slurm:
         return DeviceRefusal(device.key, Code.OWNED_BY_SLURM, f"is Slurm's: {device.owner_reason}")
+    reserved = device.reserved
+    if reserved is not None and not reserved.admits(asker.kind, asker.uid, asker.groups):
+        why = f"is reserved for {reserved.said} (devices.reserved)"
+        return DeviceRefusal(device.key, Code.RESERVED_FOR_OTHERS, why)
     return None
 
 

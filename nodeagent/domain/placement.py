@@ -18,13 +18,17 @@ from nodeagent.domain.sizing import check_sizes
 from nodeagent.domain.usage import earliest_end, leases_of, usage_by_device
 
 _ORDER = {code: number for number, code in enumerate(Code)}
-_OWNED = (Code.OWNED_BY_SLURM, Code.OWNED_LOCALLY)
+_OWNED = (Code.OWNED_BY_SLURM, Code.OWNED_LOCALLY, Code.RESERVED_FOR_OTHERS)
 _NEXT_ACT = {
     Code.OWNED_BY_SLURM: (
         "ask Slurm: srun --gres=shard:1 (inside a job run the program as it is: a job's lease cannot be"
         " divided further); or have an administrator set devices.owner, or name the device, without --wait"
     ),
     Code.OWNED_LOCALLY: "take the device out of gres.conf, or set devices.owner to auto",
+    Code.RESERVED_FOR_OTHERS: (
+        "ask for another device, or have an administrator add you to devices.reserved; administrators name"
+        " the device, without --wait"
+    ),
     Code.CARD_NOT_HEALTH: "see `gpulease devices` for what is wrong with the device, or ask for another",
     Code.CARD_CORDONED: "wait until an administrator ends the drain, or ask for another device",
     Code.CARD_TYPE_MISMATCH: "see `gpulease devices` for the products here; globs such as 'MI300*' work",

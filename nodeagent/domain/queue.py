@@ -41,6 +41,11 @@ class Waiting:
     kind: HolderKind
     request: Request
     since_ns: int  # boot time
+    groups: frozenset[int] = frozenset()  # of the owner, as far as the site's settings name them
+
+    @property
+    def asker(self) -> Asker:
+        return Asker(self.kind, uid=self.owner, groups=self.groups)
 
     def rank(self, now_ns: int) -> int:
         """Its priority as a number, the first one lowest."""
@@ -96,13 +101,13 @@ class Ground:
             held,
             waiting.request,
             shared_cu_percent=self.shared_cu_percent,
-            asker=Asker(waiting.kind),
+            asker=waiting.asker,
         )
         return None if isinstance(placed, Refusal) else placed
 
     def candidates(self, waiting: Waiting) -> frozenset[str]:
         """The devices that a request could have a slice of, with nobody on them."""
-        asker = Asker(waiting.kind)
+        asker = waiting.asker
         return frozenset(
             device.key
             for device in self.inventory.devices

@@ -11,6 +11,7 @@ class Code(StrEnum):
 
     OWNED_BY_SLURM = "DeviceOwnedBySlurm"
     OWNED_LOCALLY = "DeviceOwnedLocally"  # Slurm asks for what the site keeps from it
+    RESERVED_FOR_OTHERS = "DeviceReservedForOthers"  # by the site
     CARD_NOT_HEALTH = "CardNotHealth"  # unhealthy, gone, excluded
     CARD_CORDONED = "CardCordoned"  # draining
     CARD_TYPE_MISMATCH = "CardTypeMismatch"

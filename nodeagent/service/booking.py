@@ -17,6 +17,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
+from nodeagent.service.members import Askers
 from nodeagent.service.nesting import Nesting
 from nodeagent.service.observing import Observing
 from nodeagent.service.orders import Caller, Order
@@ -58,6 +59,7 @@ class Booker:
         self._anchors = anchors
         self._quotas = quotas
         self._rules = quotas.rules
+        self._askers = Askers(quotas.rules.members, quotas.owner_of)
         self._planner = planner
         self._placer = placer
         self._nesting = nesting
@@ -85,7 +87,7 @@ class Booker:
             return self._observe(caller, order, self._anchors.loose(anchor), observed)
         draft = self._placer.draft(
             (order.behalf or caller).uid,
-            Asker(order.holder_kind, caller.administrator),
+            self._askers.of(caller, order),
             self._survey.inventory(),
             self._ledger.held(),
             order.request,
@@ -112,7 +114,7 @@ class Booker:
         The limits of one user hold all the same: they keep the agent itself from being flooded.
         """
         uid = (order.behalf or caller).uid
-        draft = self._observed_draft(uid, order.holder_kind, order.request, caller, anchor)
+        draft = self._observed_draft(uid, self._askers.of(caller, order), order.request, anchor)
         with self._ledger.write() as tx:
             again = _remembered(tx, caller, order)
             if again is not None:
@@ -126,12 +128,10 @@ class Booker:
             self._observing.write(tx, lease, refused(breach) if breach else draft.placed, why)
             return Booked(lease, fresh=True)
 
-    def _observed_draft(
-        self, uid: int, kind: HolderKind, request: Request, caller: Caller | None, anchor: Anchor
-    ) -> Draft:
+    def _observed_draft(self, uid: int, asker: Asker, request: Request, anchor: Anchor) -> Draft:
         return self._placer.draft(
             uid,
-            Asker(kind, caller is not None and caller.administrator),
+            asker,
             self._survey.inventory(foreign=False),  # those are the observed themselves, for the most part
             self._ledger.held() + self._observing.held(),
             request,
@@ -140,7 +140,8 @@ class Booker:
 
     def _observe_queued(self, lease: Lease, why: str) -> None:
         """Let a lease that waits begin with nothing, as one that comes now does."""
-        draft = self._observed_draft(lease.holder.uid, lease.holder.kind, lease.request, None, lease.anchor)
+        asker = self._askers.waiting(lease)
+        draft = self._observed_draft(lease.holder.uid, asker, lease.request, lease.anchor)
         with self._ledger.write() as tx:
             current = tx.lease(lease.id)
             if current is None or current.state is not LeaseState.QUEUED:
@@ -160,7 +161,7 @@ class Booker:
         payer = self._rules.waiting(self._ledger, lease)
         draft = self._placer.draft(
             lease.holder.uid,
-            Asker(lease.holder.kind),
+            self._askers.waiting(lease),
             self._survey.inventory(),
             self._ledger.held(),
             lease.request,

@@ -105,7 +105,7 @@ class Placer:
     def _searched(self, draft: Draft) -> Draft:
         placed = self._in_turn(draft)
         if isinstance(placed, Refusal) and draft.may_wait:
-            waiting = replace(draft, asker=Asker(draft.asker.kind))
+            waiting = replace(draft, asker=replace(draft.asker, administrator=False))
             alone = self._place(waiting, ())
             if not isinstance(alone, Refusal):
                 return replace(draft, placed=(), alone=alone)

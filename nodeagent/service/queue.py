@@ -14,6 +14,7 @@ from functools import partial
 from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Inventory
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
+from nodeagent.domain.ownership import Asker
 from nodeagent.domain.queue import (
     Ground,
     Outlook,
@@ -56,14 +57,14 @@ class _Look:
     now_ns: int
     ground: Ground
     held: tuple[HeldSlice, ...]
-    candidates: dict[tuple[Request, HolderKind], frozenset[str]] = field(default_factory=dict)
+    candidates: dict[tuple[Request, Asker], frozenset[str]] = field(default_factory=dict)
     kept: list[Reservation] = field(default_factory=list)
     line: list[tuple[int, frozenset[str]]] = field(default_factory=list)
     earliest: dict[int, int | None] = field(default_factory=dict)
     seconds: float = 0.0  # spent on outlooks
 
     def candidates_of(self, waiting: Waiting) -> frozenset[str]:
-        asked = (waiting.request, waiting.kind)
+        asked = (waiting.request, waiting.asker)
         if asked not in self.candidates:
             self.candidates[asked] = self.ground.candidates(waiting)
         return self.candidates[asked]
@@ -90,11 +91,13 @@ class Queue:
         owner_of: Callable[[int], int],
         shared_cu_percent: float,
         keep_seconds: float,
+        groups_of: Callable[[int, int | None], frozenset[int]] = lambda owner, gid: frozenset(),
     ) -> None:
         self._ledger = ledger
         self._clock = clock
         self._survey = survey
         self._owner_of = owner_of
+        self._groups_of = groups_of  # of an owner and its gid: those that the site's settings name
         self._shared_cu_percent = shared_cu_percent
         self._allowance = Allowance(int(keep_seconds * SECOND_NS))
         self._served: dict[int, int] | None = (
@@ -150,9 +153,9 @@ class Queue:
         self._allowance.keep({waiting.owner for waiting in bound})
 
     def _waiting(self, lease: Lease) -> Waiting:
-        return Waiting(
-            lease.id, self._owner_of(lease.holder.uid), lease.holder.kind, lease.request, lease.created_ns
-        )
+        owner = self._owner_of(lease.holder.uid)
+        groups = self._groups_of(owner, lease.gid)
+        return Waiting(lease.id, owner, lease.holder.kind, lease.request, lease.created_ns, groups)
 
     def _turns(self) -> dict[int, int]:
         """By owner, the number of its last turn: after a start, those that the newest events tell of."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,33 +9,11 @@ from nodeagent.domain.lease import HolderKind, Lease
 from nodeagent.domain.quota import Breach, Held, Holding, Payer, Quota, Use, breach, use_of
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.ledger.queries import Queries
+from nodeagent.service.members import Members
 from nodeagent.service.orders import Caller, Order
 from nodeagent.service.placing import Placed
 
 ROOT = 0  # is held by no quota, and counts for none
-
-
-class Members:
-    """Who belongs to the groups that quotas name: *listed* by the group database at the start, or seen so.
-
-    Whoever asks brings its groups along, of which the database need not tell: these are remembered, so that
-    nobody leaves a group's quota by asking without it.
-    """
-
-    def __init__(self, listed: Mapping[int, Collection[int]]) -> None:
-        self._uids = {group: set(uids) for group, uids in listed.items()}
-        self._lock = threading.Lock()
-
-    def note(self, uid: int, groups: Collection[int]) -> None:
-        """*uid* asks as one of *groups*."""
-        with self._lock:
-            for group in self._uids.keys() & groups:
-                self._uids[group].add(uid)
-
-    def of(self, uid: int, gid: int | None) -> frozenset[int]:
-        """The groups of *uid* that quotas name; *gid* is that which its process has."""
-        with self._lock:
-            return frozenset(group for group, uids in self._uids.items() if uid in uids or gid == group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +35,7 @@ class QuotaRules:
     ) -> None:
         self._quotas = tuple(quotas)
         self._owner_of = owner_of
-        self._members = Members(listed or {})
+        self.members = Members(listed or {})
 
     def payer(self, caller: Caller, order: Order) -> Payer | None:
         """For whom a lease that *caller* orders counts; None where no quota holds it.
@@ -69,7 +46,7 @@ class QuotaRules:
             return None
         if order.behalf is not None:
             return self.holder(order.behalf.uid, order.behalf.gid, order.holder_kind, order.behalf.account)
-        self._members.note(self._owner_of(caller.uid), {caller.gid, *caller.groups})
+        self.members.note(self._owner_of(caller.uid), {caller.gid, *caller.groups})
         return self.holder(caller.uid, caller.gid, order.holder_kind)
 
     def holder(self, uid: int, gid: int | None, kind: HolderKind, account: str | None = None) -> Payer | None:
@@ -77,7 +54,7 @@ class QuotaRules:
         if not self._quotas or uid == ROOT:
             return None
         owner = self._owner_of(uid)
-        return Payer(owner, self._members.of(owner, gid), kind, account)
+        return Payer(owner, self.members.of(owner, gid), kind, account)
 
     def waiting(self, ledger: Queries, lease: Lease) -> Payer | None:
         """The same of a lease that waits."""
@@ -97,8 +74,8 @@ class QuotaRules:
         if not self._quotas or caller.administrator or caller.anonymous:
             return ()
         owner = self._owner_of(caller.uid)
-        self._members.note(owner, {caller.gid, *caller.groups})
-        groups, held = self._members.of(owner, caller.gid), self._held(ledger)
+        self.members.note(owner, {caller.gid, *caller.groups})
+        groups, held = self.members.of(owner, caller.gid), self._held(ledger)
         accounts = {one.payer.account for one in held if one.payer.uid == owner}
         found = []
         for quota in self._quotas:

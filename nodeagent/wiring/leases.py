@@ -79,7 +79,8 @@ def build_leases(
     placer = Placer(planner, shared_cu_percent, survey.switches.closed)
     nesting = Nesting(ledger, base.clock, tree)
     observing = Observing(ledger, base.enforcement)
-    queue = Queue(ledger, base.clock, survey, quotas.owner_of, shared_cu_percent, keep_seconds)
+    groups_of = quotas.rules.members.of
+    queue = Queue(ledger, base.clock, survey, quotas.owner_of, shared_cu_percent, keep_seconds, groups_of)
     booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting, observing, queue)
     releaser = Releaser(
         ledger,

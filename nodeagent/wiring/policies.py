@@ -6,6 +6,7 @@ from nodeagent import config as settings
 from nodeagent.domain.device_rules import DeviceRules
 from nodeagent.domain.guarantee import Memory, Requirement
 from nodeagent.domain.request import Priority
+from nodeagent.domain.reserved import Reserved
 from nodeagent.service.anchoring import AnchorLimits
 from nodeagent.service.quotas import QuotaLimits
 from nodeagent.service.watch import WatchPolicy
@@ -37,8 +38,12 @@ def quota_limits(config: settings.Config) -> QuotaLimits:
 
 
 def device_rules(config: settings.Config) -> DeviceRules:
-    """What the site says of single devices."""
-    return DeviceRules(config.devices.shares)
+    """What the site says of single devices; names become numbers here."""
+    reserved = {
+        key: Reserved.of(parties, settings.uid_of, settings.gid_of)
+        for key, parties in config.devices.reserved.items()
+    }
+    return DeviceRules(config.devices.shares, reserved)
 
 
 def most_queue_priority(config: settings.Config) -> Priority:

@@ -10,12 +10,14 @@ from nodeagent.domain.quota import Limits, Quota, Subject
 from nodeagent.domain.sizes import size_of
 from nodeagent.domain.slurm import account_of
 from nodeagent.service.quota_rules import QuotaRules
+from nodeagent.wiring.policies import device_rules
 
 
 def build_quota_rules(config: settings.Config, owner_of: Callable[[int], int]) -> QuotaRules:
-    """The quotas, and who the databases list in the groups that they name."""
+    """The quotas, and who the databases list in the groups that these or reservations name."""
     quotas = [_quota(one) for one in config.quota]
-    groups = {one.subject.group for one in quotas} - {None}
+    reserved = device_rules(config).reserved.values()
+    groups = {one.subject.group for one in quotas}.union(*(one.gids for one in reserved)) - {None}
     return QuotaRules(quotas, owner_of, {gid: settings.members_of(gid) for gid in groups if gid is not None})
 
 

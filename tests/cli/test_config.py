@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +54,31 @@ def test_a_wrong_key_is_named_and_dropped(tmp_path: Path, text: str, key: str) -
     settings, complaints = config.check(written(tmp_path, text))
     assert [complaint.split(":")[0] for complaint in complaints] == [key]
     assert settings == config.Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "complaint"),
+    [
+        ("reserved = 3", {"*": []}, "devices.reserved: "),
+        ("reserved = { gfx942 = 'user:0' }", {"gfx942": []}, "devices.reserved.gfx942: "),
+        (
+            "reserved = { '*' = ['user:no-such-user', 'kind:pod', 'group:0', 'alice', 7] }",
+            {"*": ["group:0"]},
+            "devices.reserved.*.0: there is no user no-such-user on this node",
+        ),
+        (
+            "reserved = { '*' = ['group:no-such-group'] }",
+            {"*": []},
+            "devices.reserved.*.0: there is no group",
+        ),
+    ],
+)
+def test_a_wrong_reservation_lets_nobody_in(tmp_path: Path, text: str, left: Any, complaint: str) -> None:
+    """What was to be kept for some stays shut to the others, whatever is mistyped."""
+    settings, complaints = config.check(written(tmp_path, f"[devices]\n{text}\n"))
+    assert settings.devices.reserved == left
+    assert complaints[0].startswith(complaint)
+    assert complaints[-1] == "devices.reserved: what is wrong there admits nobody until it is mended"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ ROWS = [
     ("devices.include_apus = true", "Scanner._include_apus", True),
     ("devices.reserve_percent = 7", "Scanner._reserve_percent", 7),
     ("devices.shares = { gfx942 = 7 }", "DeviceRules.shares", {"gfx942": 7}),
+    ("devices.reserved = { '*' = ['user:4322', 'group:4321'] }", "Reserved.uids", frozenset({4322})),
     ("devices.on_uncorrectable = 'report'", "HealthPolicy.refuse_uncorrectable", False),
     ("devices.on_link_degraded = 'refuse'", "HealthPolicy.refuse_degraded", True),
     ("devices.owner = 'local'", "Ownership._setting", "local"),
