@@ -10,6 +10,7 @@ from nodeagent.domain.device import DeviceOwner
 from nodeagent.domain.lease import HolderKind
 from nodeagent.domain.ownership import Asker, all_of
 from nodeagent.domain.placement import place
+from nodeagent.domain.queue import Ground, Waiting
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.domain.reserved import Reserved, party_of
@@ -114,3 +115,17 @@ def test_what_names_nobody_is_wrong(text) -> None:
     """A party is a word and a name."""
     with pytest.raises(ValueError, match=r"write user:NAME|no kind of holder"):
         party_of(text)
+
+
+def test_who_waits_counts_on_its_own_devices_alone(two) -> None:
+    """What is kept for it, and the start that it is told, are of devices that it may have."""
+    request = Request((SliceRequest(),))
+    ours, theirs = (one.key for one in two.devices)
+
+    def counts_on(owner: int, *groups: int) -> set[str]:
+        waiting = Waiting(1, owner, HolderKind.CLIENT, request, 0, frozenset(groups))
+        return set(Ground(two).candidates(waiting))
+
+    assert counts_on(BOB, ML) == counts_on(ALICE) == {ours, theirs}
+    assert counts_on(BOB) == {theirs}
+    assert Ground(two).place(Waiting(1, BOB, HolderKind.CLIENT, request, 0), (), {ours}) is None
