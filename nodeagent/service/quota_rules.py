@@ -40,13 +40,13 @@ class QuotaRules:
     def payer(self, caller: Caller, order: Order) -> Payer | None:
         """For whom a lease that *caller* orders counts; None where no quota holds it.
 
-        A job's for its user, whoever asks; an administrator's own is held by none.
+        A job's for its user, whoever asks; an administrator's own is held by none. Its groups are those that
+        `members` knows by then.
         """
         if not self._quotas or (caller.administrator and order.behalf is None):
             return None
         if order.behalf is not None:
             return self.holder(order.behalf.uid, order.behalf.gid, order.holder_kind, order.behalf.account)
-        self.members.note(self._owner_of(caller.uid), {caller.gid, *caller.groups})
         return self.holder(caller.uid, caller.gid, order.holder_kind)
 
     def holder(self, uid: int, gid: int | None, kind: HolderKind, account: str | None = None) -> Payer | None:
