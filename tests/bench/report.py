@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,10 @@ def read(path: Path = FIGURES) -> Document:
 
 
 def put(report: Document, name: str, title: str, figures: Iterable[Mapping[str, Any]]) -> None:
-    """Put the *figures* of subject *name* in place of those of the same names."""
-    before = report["subjects"].get(name, {}).get("figures", [])
-    kept = {one["name"]: one for one in before} | {one["name"]: dict(one) for one in figures}
+    """Put the *figures* of subject *name* in place of what it had."""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     load = round(os.getloadavg()[0], 1)
-    report["subjects"][name] = {"title": title, "at": now, "load": load, "figures": list(kept.values())}
+    report["subjects"][name] = {"title": title, "at": now, "load": load, "figures": list(figures)}
 
 
 def leave_out(report: Document, name: str, title: str, why: str) -> None:
@@ -97,6 +95,7 @@ def _lines(report: Document) -> Iterator[str]:
     if on:
         yield f"Measured on {on['cores']} cores ({on['processor']}), Linux {on['kernel']},"
         yield f"Python {on['python']}; the agents' state on {on['state']}."
+    yield from _targets(list(figures(report).values()))
     for subject in report["subjects"].values():
         yield ""
         yield f"### {subject['title']}"
@@ -109,6 +108,15 @@ def _lines(report: Document) -> Iterator[str]:
         yield "| name | | median (p10 to p90, n) | beside | whose is | ratio | target | |"
         yield "|---|---|---|---|---|---|---|---|"
         yield from (_row(one) for one in subject["figures"])
+
+
+def _targets(every: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    judged = [one for one in every if one["met"] is not None]
+    missed = [f"`{one['name']}`" for one in judged if not one["met"]]
+    yield ""
+    yield f"Of {len(judged)} targets {len(judged) - len(missed)} are met."
+    if missed:
+        yield f"Not met: {', '.join(missed)}."
 
 
 def _row(one: Mapping[str, Any]) -> str:

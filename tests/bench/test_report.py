@@ -97,16 +97,17 @@ def test_the_guard_believes_a_figure_that_is_worse_twice(
     assert ("grant: 9 × the floor, which was 2 ×: 350% worse" in capsys.readouterr().out) is bool(code)
 
 
-def test_a_partial_run_keeps_the_other_figures(tmp_path: Path) -> None:
-    """Figures of a subject that were not measured again stay; the page has the table of what is written."""
+def test_a_partial_run_keeps_the_other_subjects(tmp_path: Path) -> None:
+    """Subjects that were not measured again stay as they are; the page has the table of what is written."""
     page, path = tmp_path / "performance.md", tmp_path / "figures.json"
     for each in (page, tmp_path / "scale.md"):
         each.write_text(f"before\n{report.BEGIN}old\n{report.END}after\n", encoding="utf-8")
     made = document(result(Taken([6.0], [2.0])))
     told = {"machine": {}, "subjects": {"gone": {"title": "Gone", "left_out": "it is", "figures": []}}}
-    report.put(told, "calls", "Calls", [made, {**made, "name": "release"}])
+    report.put(told, "calls", "Calls", [made])
+    report.put(told, "again", "Again", [{**made, "name": "release"}])
     report.put(told, "calls", "Calls", [{**made, "ratio": 4.0}])
-    report.order(told, ["calls"])
+    report.order(told, ["again", "calls"])
     report.write(told, path, tmp_path)
     figures = report.figures(json.loads(path.read_text(encoding="utf-8")))
     assert {name: one["ratio"] for name, one in figures.items()} == {"grant": 4.0, "release": 3.0}
@@ -117,16 +118,20 @@ def test_a_partial_run_keeps_the_other_figures(tmp_path: Path) -> None:
 
 def test_a_row_tells_what_was_measured_beside_what() -> None:
     """Name, meaning, median and spread, peer and its median, ratio, target, and whether it is met."""
-    figures = [document(result(Taken([6.0, 7.0], [2.0]))), document(result(Taken([1234.5])))]
+    figures = [
+        document(result(Taken([6.0, 7.0], [2.0]))),
+        {**document(result(Taken([1234.5]))), "name": "list"},
+    ]
     told = {
         "machine": {},
         "subjects": {"calls": {"title": "Calls", "at": "now", "load": 0, "figures": figures}},
     }
+    assert "Of 1 targets 0 are met.\nNot met: `grant`.\n" in report.table(told)
     rows = [line for line in report.table(told).splitlines() if line.startswith("| `")]
     assert rows[0] == (
         "| `grant` | a grant | 6.5 ms (6 to 7, 2) | the floor | 2 ms | 3.25 × | ≤ 2 × | **not met** |"
     )
-    assert rows[1].startswith("| `grant` | a grant | 1,230 ms |")
+    assert rows[1].startswith("| `list` | a grant | 1,230 ms |")
 
 
 def test_a_fleets_cost_is_derived_from_the_figures_of_one_node() -> None:
