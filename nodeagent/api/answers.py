@@ -90,6 +90,13 @@ class QueueAnswer(Answer):
     gives_up_at: str | None
 
 
+class IdleAnswer(Answer):
+    """Since when a lease has done no work, and when it ends unless it does; null: it does not end by that."""
+
+    since: str | None
+    ends_at: str | None
+
+
 class LeaseAnswer(Answer):
     """What is null on a lease with ``masked`` is hidden from this caller."""
 
@@ -108,6 +115,7 @@ class LeaseAnswer(Answer):
     priority: str | None
     queue_priority: str | None
     queue: QueueAnswer | None  # of a queued lease
+    idle: IdleAnswer | None
     created_at: str | None
     expires_at: str | None
     ended_at: str | None

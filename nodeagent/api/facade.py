@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from nodeagent.domain.device import Device, Inventory
+from nodeagent.domain.idle import Idle
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.measures import Measures
 from nodeagent.domain.partition import Card
@@ -91,6 +92,9 @@ class Agent(Protocol):
 
     def standing(self, lease: Lease) -> Standing | None:
         """What a queued lease can expect, once that is known."""
+
+    def idle(self, lease: Lease) -> Idle | None:
+        """Since when the lease is idle; None where it works, or that is not known."""
 
     def told(self, lease: Lease) -> Told | None:
         """What the lease's programs say that they use; None where nothing hears them."""

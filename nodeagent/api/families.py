@@ -145,6 +145,8 @@ def of_leases(inventory: Inventory, held: tuple[HeldSlice, ...], measures: Measu
     yield rows("nodeagent_lease_queues", "Queues of the lease's processes.", lambda one: used(one).queues)
     yield rows("nodeagent_lease_evicted_seconds", "Time for which its processes that live were evicted.",
                lambda one: used(one).evicted_ms / 1000)  # fmt: skip
+    yield gauge("nodeagent_lease_idle_seconds", "Time without work of a lease that is idle.", ("lease",),
+                (((str(lease),), seconds) for lease, seconds in measures.idle_seconds.items()))  # fmt: skip
 
 
 def _by_device(use: Mapping[tuple[int | None, str], Use]) -> dict[str, Use]:

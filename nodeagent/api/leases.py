@@ -89,7 +89,12 @@ class LeaseRoutes:
         return Reply(
             LeasesAnswer(
                 leases=[
-                    self._presenter.lease(lease, call.viewer, standing=self._agent.standing(lease))
+                    self._presenter.lease(
+                        lease,
+                        call.viewer,
+                        standing=self._agent.standing(lease),
+                        idle=self._agent.idle(lease),
+                    )
                     for lease in found
                 ],
                 next=found[-1].id if full else None,
@@ -146,13 +151,14 @@ class LeaseRoutes:
         told_of = call.viewer.sees(lease.holder.uid)
         told = self._agent.told(lease) if told_of else None
         container = self._agent.container(call.caller, lease) if told_of else None
-        standing = self._agent.standing(lease)
-        shown = self._presenter.lease(lease, call.viewer, told, container, standing)
+        standing, idle = self._agent.standing(lease), self._agent.idle(lease)
+        shown = self._presenter.lease(lease, call.viewer, told, container, standing, idle)
         return Reply(shown, headers=headers or {})
 
     def _own(self, lease: Lease, call: Call, *, ticket: bool = False) -> LeaseAnswer:
         container = self._agent.container(call.caller, lease, ticket=ticket)
-        return self._presenter.own_lease(lease, container, self._agent.standing(lease))
+        standing, idle = self._agent.standing(lease), self._agent.idle(lease)
+        return self._presenter.own_lease(lease, container, standing, idle)
 
     def routes(self) -> tuple[Route, ...]:
         one = "/v1/leases/{id}"

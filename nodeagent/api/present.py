@@ -10,6 +10,7 @@ from nodeagent.domain.clock import SECOND_NS, Clock
 from nodeagent.domain.device import Device
 from nodeagent.domain.drains import NODE
 from nodeagent.domain.guarantee import Guarantee
+from nodeagent.domain.idle import Idle
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.records import Drain, EffectRecord, Event
 from nodeagent.domain.refusals import DeviceRefusal, Refusal
@@ -71,16 +72,21 @@ class Presenter:
         told: Told | None = None,
         container: ContainerView | None = None,
         standing: Standing | None = None,
+        idle: Idle | None = None,
     ) -> answers.LeaseAnswer:
         if not viewer.sees(lease.holder.uid):
             return self._masked(lease, standing)
-        return self._full(lease, told, container, standing)
+        return self._full(lease, told, container, standing, idle)
 
     def own_lease(
-        self, lease: Lease, container: ContainerView | None = None, standing: Standing | None = None
+        self,
+        lease: Lease,
+        container: ContainerView | None = None,
+        standing: Standing | None = None,
+        idle: Idle | None = None,
     ) -> answers.LeaseAnswer:
         """A lease that the caller has just acted on, which the use case allowed."""
-        return self._full(lease, container=container, standing=standing)
+        return self._full(lease, container=container, standing=standing, idle=idle)
 
     def device(self, device: Device, free: Free) -> answers.DeviceAnswer:
         geometry = device.geometry
@@ -220,6 +226,7 @@ class Presenter:
         told: Told | None = None,
         container: ContainerView | None = None,
         standing: Standing | None = None,
+        idle: Idle | None = None,
     ) -> answers.LeaseAnswer:
         return answers.LeaseAnswer(
             id=lease.id,
@@ -243,6 +250,7 @@ class Presenter:
             priority=lease.request.priority,
             queue_priority=lease.request.queue_priority,
             queue=self._queue(lease, standing),
+            idle=None if idle is None else self._idle(idle),
             created_at=timestamp(lease.created_at),
             expires_at=self._ends(lease),
             ended_at=None if lease.ended_at is None else timestamp(lease.ended_at),
@@ -266,6 +274,7 @@ class Presenter:
             priority=None,
             queue_priority=None,
             queue=self._queue(lease, standing),
+            idle=None,
             created_at=None,
             expires_at=self._ends(lease),
             ended_at=None if lease.ended_at is None else timestamp(lease.ended_at),
@@ -290,6 +299,9 @@ class Presenter:
             earliest_at=None if earliest_ns is None else self._at(max(earliest_ns, self.clock.boot_ns())),
             gives_up_at=self._at(lease.wait_until_ns),
         )
+
+    def _idle(self, idle: Idle) -> answers.IdleAnswer:
+        return answers.IdleAnswer(since=self._at(idle.since_ns), ends_at=self._at(idle.ends_ns))
 
     def _ends(self, lease: Lease) -> str | None:
         # Without a ttl a deadline is only that for the holder to appear.

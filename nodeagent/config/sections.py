@@ -155,6 +155,23 @@ class Watch(_Section):
     )
 
 
+class Idle(_Section):
+    """Leases that hold a GPU and do no work on it."""
+
+    after_seconds: float = Field(
+        default=0.0, ge=0, description="time without work after which a lease is told of as idle; 0: never"
+    )
+    action: Literal["report", "release"] = Field(
+        default="report", description="release: a lease that stays idle ends"
+    )
+    warn_seconds: float = Field(
+        default=600.0, ge=0, description="time from the event to the end, within which it may work again"
+    )
+    exempt: list[Literal["slurm", "docker", "process", "client"]] = Field(
+        default=["slurm"], description="kinds of holders that are never idle: Slurm has its own time limits"
+    )
+
+
 class Closure(_Section):
     """What cgroups outside leases get of VRAM, so that the limits of leases mean something."""
 
@@ -329,6 +346,7 @@ class Config(_Section):
     hook: Hook = Hook()
     cdi: Cdi = Cdi()
     watch: Watch = Watch()
+    idle: Idle = Idle()
     closure: Closure = Closure()
     limits: Limits = Limits()
     mode: Mode = Mode()

@@ -50,6 +50,7 @@ class Measures:
     look_age_seconds: float | None = None  # since *use* was looked at; None: not yet
     use: Mapping[tuple[Owner, str], Use] = field(default_factory=dict)
     over: frozenset[int] = frozenset()  # leases that use more VRAM than they were granted
+    idle_seconds: Mapping[int, float] = field(default_factory=dict)  # of the leases that are idle
     sensors: Mapping[str, Sensors] = field(default_factory=dict)
     idle_bytes: Mapping[str, int] = field(default_factory=dict)
     drift_bytes: Mapping[str, int] = field(default_factory=dict)  # of those, since this boot began

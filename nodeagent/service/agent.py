@@ -10,6 +10,7 @@ from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.drains import NODE
 from nodeagent.domain.errors import LedgerUnavailable, NotAllowed, UnknownThing
+from nodeagent.domain.idle import Idle
 from nodeagent.domain.lease import ENDED, HeldSlice, HolderKind, Lease, LeaseState
 from nodeagent.domain.measures import Measures
 from nodeagent.domain.records import Drain, EffectRecord, Event
@@ -157,6 +158,10 @@ class Agent:
     def standing(self, lease: Lease) -> Standing | None:
         """What a queued lease can expect; None for others, and before the queue was looked at with it."""
         return self._parts.queue.standing(lease.id) if lease.state is LeaseState.QUEUED else None
+
+    def idle(self, lease: Lease) -> Idle | None:
+        """Since when an active lease is idle; None where it works, or that is not measured or asked for."""
+        return self._parts.measuring.idle(lease.id) if lease.state is LeaseState.ACTIVE else None
 
     def told(self, lease: Lease) -> Told | None:
         """What the programs of an active lease say that they use; None where nothing hears them."""

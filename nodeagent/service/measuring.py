@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from nodeagent.adapters.bounded import Bounded
 from nodeagent.domain.clock import SECOND_NS, Clock
+from nodeagent.domain.idle import Idle
 from nodeagent.domain.measures import Measures, Sensors, Use, use_of
 from nodeagent.domain.watch import Owner
 from nodeagent.ledger.ledger import Ledger
@@ -64,6 +65,7 @@ class Measuring:
         self._faults = faults
         self._use: Mapping[tuple[Owner, str], Use] = {}
         self._over: frozenset[int] = frozenset()
+        self._idle_leases: Mapping[int, Idle] = {}
         self._looked_ns: int | None = None
 
     def note(self, look: Look) -> None:
@@ -78,15 +80,25 @@ class Measuring:
         """Keep which leases use more than they were granted."""
         self._over = leases
 
+    def note_idle(self, leases: Mapping[int, Idle]) -> None:
+        """Keep which leases are idle."""
+        self._idle_leases = leases
+
+    def idle(self, lease_id: int) -> Idle | None:
+        """Since when the lease is idle; None: it works, or that is not measured."""
+        return self._idle_leases.get(lease_id)
+
     def measures(self) -> Measures:
         """Everything, as of now; reads the ledger, and never waits for its writer."""
         found, looked = self._survey.shown(), self._looked_ns
         idle = {pool.key: self._idle(pool.key) for pool in found.pools}
+        now, resting = self._clock.boot_ns(), self._idle_leases
         return Measures(
             states=self._ledger.states(),
             look_age_seconds=None if looked is None else (self._clock.boot_ns() - looked) / SECOND_NS,
             use=self._use,
             over=self._over,
+            idle_seconds={lease: (now - one.since_ns) / SECOND_NS for lease, one in resting.items()},
             sensors=self._sensors.of(sorted({device.pci for device in found.devices})),
             idle_bytes={pool: size for pool, size in idle.items() if size is not None},
             drift_bytes=self._hourly.drift,

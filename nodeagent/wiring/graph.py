@@ -58,6 +58,7 @@ from nodeagent.wiring.container_looks import ContainerUses, build_container_uses
 from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.enforcement import build_enforcement, foreign_stop
 from nodeagent.wiring.heartbeat import build_beat
+from nodeagent.wiring.idle import build_idle, idle_policy
 from nodeagent.wiring.jobs import Jobs, build_jobs
 from nodeagent.wiring.leases import Base, Leases, build_leases
 from nodeagent.wiring.life import Life
@@ -330,6 +331,8 @@ def _watch(
 ) -> Watch:
     upkeep = Upkeep(base.ledger, base.clock, base.locks, tiers.kept)
     used = partial(used_bytes, node.tree)
+    sources = figures(node, dock.mounts)
+    idle = build_idle(idle_policy(config), node, base, leases, sources, measuring)
     idle_use = IdleUse(base.ledger, base.survey, baselines, used, differences.strangers)
     return Watch(
         base.ledger,
@@ -339,10 +342,10 @@ def _watch(
         base.changes,
         base.tree,
         tiers.dmem,
-        figures(node, dock.mounts),
+        sources,
         foreign,
         watch_policy(config),
-        [measuring, upkeep, idle_use],
+        [measuring, upkeep, idle_use, idle],
         foreign_stop(config, dock, base.ledger, base.enforcement),
         measuring.note_over,
         base.enforcement.bypassed,

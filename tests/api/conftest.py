@@ -17,6 +17,7 @@ from nodeagent.domain.cuset import CuSet
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.errors import NotAllowed, UnknownThing
 from nodeagent.domain.guarantee import Compute, Guarantee
+from nodeagent.domain.idle import Idle
 from nodeagent.domain.lease import (
     Anchor,
     AnchorKind,
@@ -81,6 +82,7 @@ class FakeAgent(FakeGuests, FakePolicy):
     ready: bool = True
     says: Told | None = None
     standings: dict[int, Standing] = field(default_factory=dict)
+    resting: dict[int, Idle] = field(default_factory=dict)
     view: ContainerView | None = None
     on_wait: Callable[[float], None] = lambda seconds: None
     slurm: FakeSlurm = field(default_factory=FakeSlurm)
@@ -215,6 +217,9 @@ class FakeAgent(FakeGuests, FakePolicy):
 
     def standing(self, lease: Lease) -> Standing | None:
         return self.standings.get(lease.id)
+
+    def idle(self, lease: Lease) -> Idle | None:
+        return self.resting.get(lease.id)
 
     def told(self, lease: Lease) -> Told | None:
         return self.says

@@ -17,6 +17,7 @@ from nodeagent.domain.errors import (
     StaleLease,
     TooMany,
 )
+from nodeagent.domain.idle import Idle
 from nodeagent.domain.lease import Anchor, AnchorKind, HolderKind, LeaseState
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
@@ -80,6 +81,20 @@ def test_one_who_waits_sees_its_place(user, agent):
     agent.standings[lease["id"]] = Standing(1, 0)
     assert user.get(f"/v1/leases/{lease['id']}").json["queue"]["earliest_at"] == "2027-01-15T08:00:00.000Z"
     assert user.get(f"/v1/leases/{agent.add(1000).id}").json["queue"] is None
+
+
+def test_an_idle_lease_says_since_when(user, client_of, agent):
+    """And when it ends by that, in lists too; to others it is not told."""
+    lease = agent.add(1000)
+    assert user.get(f"/v1/leases/{lease.id}").json["idle"] is None
+    agent.resting[lease.id] = Idle(1_000 * SECOND_NS, 1_900 * SECOND_NS)
+    shown = user.get(f"/v1/leases/{lease.id}").json["idle"]
+    assert shown == {"since": "2027-01-15T08:00:00.000Z", "ends_at": "2027-01-15T08:15:00.000Z"}
+    (listed,) = user.get("/v1/leases").json["leases"]
+    assert listed["idle"] == shown
+    assert client_of(1001).get(f"/v1/leases/{lease.id}").json["idle"] is None
+    agent.resting[lease.id] = Idle(1_000 * SECOND_NS, None)
+    assert user.get(f"/v1/leases/{lease.id}").json["idle"]["ends_at"] is None
 
 
 def test_a_refusal_is_409_with_everything_to_act_on(user, agent, refusal):

@@ -152,7 +152,8 @@ def test_times_are_histograms(user, agent):
 def test_leases_are_there_where_they_are_wanted(agent, clock, client_of, user):
     """With [metrics] leases each has what it holds and uses, by its number alone; else there is none."""
     agent.add(1000)
-    agent.measured = replace(MEASURED, use={(1001, DEVICE[0]): Use(2 << 30, 3, 16, 1500)})
+    use = {(1001, DEVICE[0]): Use(2 << 30, 3, 16, 1500)}
+    agent.measured = replace(MEASURED, use=use, idle_seconds={1001: 61.5})
     assert "1001" not in user.get("/metrics").text
     settings = ApiSettings(clock=clock, version="0.1.0", lease_metrics=True)
     text = client_of(1000, application=create_app(agent, identify, settings)).get("/metrics")
@@ -165,6 +166,7 @@ def test_leases_are_there_where_they_are_wanted(agent, clock, client_of, user):
     assert found["nodeagent_lease_queue_slots", *lease] == 2
     assert found["nodeagent_lease_queues", *lease] == 3
     assert found["nodeagent_lease_evicted_seconds", *lease] == 1.5
+    assert found["nodeagent_lease_idle_seconds", "1001"] == 61.5
     assert "trainer" not in text.text and "job-17" not in text.text
 
 

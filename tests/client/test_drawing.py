@@ -1,11 +1,14 @@
 """Devices as bars of cells."""
 
+import io
 from typing import Any
 
 import pytest
 
 from gpulease.drawing import BEYOND, LETTERS, cell_size, draw, letters, members
-from gpulease.models import Device, Lease
+from gpulease.models import Device, Lease, Node
+from gpulease.screen import Screen
+from gpulease.show import show_lease, show_status
 
 
 def lease(number: int, cus: Any, *, state: str = "held", count: int = 0) -> Lease:
@@ -78,3 +81,17 @@ def test_more_leases_than_letters() -> None:
 def test_garbled_lists(cus: str) -> None:
     """A CU list that is none draws nothing and breaks nothing."""
     assert set(bar([lease(7, cus)])) <= {"·", "a"}
+
+
+def test_an_idle_lease_is_told_as_such() -> None:
+    """Beside its state in lists, and with its end in `gpulease show`."""
+    out = io.StringIO()
+    raw = {"id": 7, "state": "active", "idle": {"since": "2031-05-04T10:00:00.000Z", "ends_at": None}}
+    show_lease(Screen(out), Lease.from_raw(raw))
+    assert "  idle      since 2031-05-04T10:00:00.000Z\n" in out.getvalue()
+    raw["idle"] = {"since": "2031-05-04T10:00:00.000Z", "ends_at": "2031-05-04T10:10:00.000Z"}
+    show_lease(Screen(out), Lease.from_raw(raw))
+    assert "since 2031-05-04T10:00:00.000Z, ends 2031-05-04T10:10:00.000Z unless it works" in out.getvalue()
+    node = Node.from_raw({})
+    show_status(Screen(out), node, [], [Lease.from_raw(raw)])
+    assert "active: idle" in out.getvalue()

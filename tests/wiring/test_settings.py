@@ -25,6 +25,7 @@ from nodeagent.config import Config
 from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.lease import HolderKind
+from nodeagent.domain.request import Priority
 from nodeagent.wiring.node import Node
 from nodeagent.wiring.web import build_web
 
@@ -56,6 +57,10 @@ ROWS = [
     ("watch.on_overuse = 'kill'", "WatchPolicy.kill", True),
     ("watch.tolerance_percent = 7", "Overuse._tolerance_percent", 7),
     ("watch.stalled_seconds = 7", "WatchPolicy.stalled_seconds", 7),
+    ("idle.after_seconds = 7", "IdlePolicy.after_seconds", 7),
+    ("idle.action = 'release'", "IdlePolicy.release", True),
+    ("idle.warn_seconds = 7", "IdlePolicy.warn_seconds", 7),
+    ("idle.exempt = ['docker']", "IdlePolicy.exempt", frozenset({HolderKind.DOCKER})),
     ("closure.enabled = false", "KernelTier._enabled", False),
     ("closure.exempt = ['/a']", "Closing._exempt", ("/a",)),
     ("closure.probe = '/bin/a'", "SelfTest._probe", ("/bin/a",)),
@@ -73,6 +78,7 @@ ROWS = [
     ("limits.queued_leases = 7", "QuotaLimits.queued_leases", 7),
     ("limits.grants_per_second = 7", "TokenBuckets._rate", 7),
     ("limits.keep_seconds = 7", "Allowance._most_ns", 7_000_000_000),
+    ("limits.queue_priority = 'low'", "AgentParts.queue_priority", Priority.LOW),
     ("mode.slurm = 'observe'", "Modes.observed", (HolderKind.SLURM,)),
     ("mode.docker = 'observe'", "Modes.observed", (HolderKind.DOCKER,)),
     ("mode.process = 'observe'", "Modes.observed", (HolderKind.PROCESS,)),

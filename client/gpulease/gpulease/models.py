@@ -93,6 +93,7 @@ class Lease:
     environment: Optional[Mapping[str, Optional[str]]]
     cgroup: Optional[str]
     queue: Optional[Place]  # while it waits
+    idle: Raw  # of an idle one: "since", "ends_at"
     created_at: Optional[str]
     expires_at: Optional[str]
     ended_at: Optional[str]
@@ -118,6 +119,7 @@ class Lease:
             environment=_environment(raw),
             cgroup=text(raw, "cgroup"),
             queue=Place.from_raw(mapping(raw, "queue")) if mapping(raw, "queue") else None,
+            idle=mapping(raw, "idle"),
             created_at=text(raw, "created_at"),
             expires_at=text(raw, "expires_at"),
             ended_at=text(raw, "ended_at"),

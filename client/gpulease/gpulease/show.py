@@ -7,7 +7,7 @@ from typing import Optional
 
 from gpulease.drawing import QUARANTINED, SHARED, colour_of, coloured, draw, letters
 from gpulease.errors import AnswerError, GpuleaseError, Refused
-from gpulease.models import Bound, Device, Event, Lease, Node, Quota, Slice
+from gpulease.models import Bound, Device, Event, Lease, Node, Quota, Slice, text
 from gpulease.screen import Coloured, Screen, safe
 from gpulease.sizes import human_size
 from gpulease.tables import state, table
@@ -99,7 +99,7 @@ def _legend(letter: Coloured, lease: Lease) -> tuple[object, ...]:
     return (
         letter,
         lease.id,
-        state("quarantined" if unclean else lease.state, lease.queue.turn if lease.queue else None),
+        state("quarantined" if unclean else lease.state, _beside(lease)),
         holder(lease),
         f"{granted}{effective}",
         vram,
@@ -172,6 +172,7 @@ def show_lease(screen: Screen, lease: Lease) -> None:
         "cgroup": lease.cgroup,
         "queue": str(lease.queue or ""),
         "waits to": lease.queue.gives_up_at if lease.queue else None,
+        "idle": _idle(lease),
         "denied": f"{lease.denied} requests for more, as its programs count" if lease.denied else None,
         "created": lease.created_at,
         "ends": None if lease.ended_at else lease.expires_at,
@@ -190,6 +191,16 @@ def show_lease(screen: Screen, lease: Lease) -> None:
         )
     for variable, setting in (lease.environment or {}).items():
         screen.line(f"  {'unset ' + variable if setting is None else variable + '=' + setting}")
+
+
+def _beside(lease: Lease) -> Optional[str]:
+    """What is said with its state."""
+    return lease.queue.turn if lease.queue else "idle" if lease.idle else None
+
+
+def _idle(lease: Lease) -> Optional[str]:
+    since, ends = (text(lease.idle, name) for name in ("since", "ends_at"))
+    return f"since {since}{f', ends {ends} unless it works' if ends else ''}" if since else None
 
 
 def _told(one: Slice) -> str:
