@@ -46,6 +46,7 @@ from .fake_guests import FakeGuests
 from .fake_partitions import FakePartitions
 from .fake_policy import GIB, FakePolicy
 from .fake_slurm import FakeSlurm
+from .fake_views import FakeViews
 
 SECOND_NS = 1_000_000_000
 
@@ -66,7 +67,7 @@ class FrozenClock:
 
 
 @dataclass
-class FakeAgent(FakeGuests, FakePolicy):
+class FakeAgent(FakeGuests, FakePolicy, FakeViews):
     """Grants everything that the caller may ask for, or gives *outcome*; raises *fault* if one is set."""
 
     clock: FrozenClock
@@ -214,15 +215,6 @@ class FakeAgent(FakeGuests, FakePolicy):
         self.calls.append(("wait", seconds))
         self.on_wait(seconds)
         return self.lease(caller, lease_id)
-
-    def standing(self, lease: Lease) -> Standing | None:
-        return self.standings.get(lease.id)
-
-    def idle(self, lease: Lease) -> Idle | None:
-        return self.resting.get(lease.id)
-
-    def told(self, lease: Lease) -> Told | None:
-        return self.says
 
     def attach(self, caller: Caller, lease_id: int) -> Lease:
         return self._own(caller, lease_id)

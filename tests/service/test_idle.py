@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,7 +162,8 @@ def test_a_holder_that_takes_a_gpu_and_never_uses_it_is_idle(world) -> None:
     """A forgotten shell: alive in its lease, without a process on any GPU."""
     here = world(REPORT)
     (here.house.root / PROC).mkdir(parents=True)
-    here.house.look()  # sees it alive
+    with here.house.ledger.write() as tx:  # as its attaching does
+        tx.set_anchor(here.lease.id, replace(here.lease.anchor, armed=True, deadline_ns=None))
     here.looks(30)
     assert len(here.told) == 1
 
