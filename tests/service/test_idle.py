@@ -33,6 +33,9 @@ class World:
         self.house, self.pid = house, pid
         self.lease = house.grant(user(), cus=8, vram_bytes=2 * GIB, anchor=anchor)
         house.enter(self.lease, pid)
+        if anchor is AnchorKind.CGROUP:
+            with house.ledger.write() as tx:  # as its attaching does
+                tx.set_anchor(self.lease.id, replace(self.lease.anchor, armed=True, deadline_ns=None))
         self.figures = Figures(house, self.lease)
         self.known: Mapping[int, Idle] = {}
         self.spared = False
@@ -162,8 +165,6 @@ def test_a_holder_that_takes_a_gpu_and_never_uses_it_is_idle(world) -> None:
     """A forgotten shell: alive in its lease, without a process on any GPU."""
     here = world(REPORT)
     (here.house.root / PROC).mkdir(parents=True)
-    with here.house.ledger.write() as tx:  # as its attaching does
-        tx.set_anchor(here.lease.id, replace(here.lease.anchor, armed=True, deadline_ns=None))
     here.looks(30)
     assert len(here.told) == 1
 
