@@ -131,6 +131,20 @@ class GuestAnswer(Answer):
     container: ContainerAnswer
 
 
+class InsideAnswer(Answer):
+    """A container in a lease, as the lease's holder sees it later."""
+
+    id: int
+    engine: str
+    container: str | None  # the engine's id; None: not known yet
+    state: str
+    reason: str | None  # why it is being ended
+
+
+class ContainersAnswer(Answer):
+    containers: list[InsideAnswer]
+
+
 class LaunchAnswer(Answer):
     pid: int
 

@@ -15,6 +15,7 @@ from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.slurm import Verdict
 from nodeagent.service.container_view import ContainerView
 from nodeagent.service.effects import Told
+from nodeagent.service.guest_records import Guest
 from nodeagent.service.hosting import GuestOrder, Hosted
 from nodeagent.service.launch import LaunchOrder
 from nodeagent.service.orders import Caller, Granted, NodeView, Order, Queued
@@ -109,6 +110,9 @@ class Agent(Protocol):
 
     def host(self, caller: Caller, lease_id: int, order: GuestOrder) -> Hosted | Refusal:
         """A container that is let into the lease that the caller runs in."""
+
+    def guests(self, caller: Caller, lease_id: int) -> list[Guest]:
+        """The containers that `host` let in, and that are there."""
 
     def give_back_guest(self, caller: Caller, lease_id: int, number: int) -> None:
         """End what `host` let in, and no more than that."""

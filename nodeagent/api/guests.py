@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import cast
 
-from nodeagent.api.answers import GuestAnswer
+from nodeagent.api.answers import ContainersAnswer, GuestAnswer, InsideAnswer
 from nodeagent.api.facade import Agent
 from nodeagent.api.metrics import RefusalCounter
 from nodeagent.api.models import GuestBody
@@ -33,6 +33,20 @@ class GuestRoutes:
             return Reply(self._presenter.refusal(outcome), 409)
         return Reply(self._presenter.guest(outcome), 201 if outcome.fresh else 200)
 
+    def inside(self, call: Call) -> Reply:
+        found = self._agent.guests(call.caller, call.path["id"])
+        inside = [
+            InsideAnswer(
+                id=one.number,
+                engine=one.held.engine,
+                container=one.held.id,
+                state=one.state,
+                reason=one.ending,
+            )
+            for one in found
+        ]
+        return Reply(ContainersAnswer(containers=inside))
+
     def give_back(self, call: Call) -> Reply:
         with suppress(UnknownThing, StaleLease):  # it is gone, which is what was asked for
             self._agent.give_back_guest(call.caller, call.path["id"], call.path["guest"])
@@ -41,6 +55,16 @@ class GuestRoutes:
     def routes(self) -> tuple[Route, ...]:
         containers = "/v1/leases/{id}/containers"
         return (
+            Route(
+                "GET",
+                containers,
+                "listContainers",
+                "The containers in a lease that was not taken for them.",
+                self.inside,
+                {200: Promise("For the lease's holder, and administrators.", ContainersAnswer)},
+                problems=(403, 404, 503),
+                path_parameters=(LEASE_ID,),
+            ),
             Route(
                 "POST",
                 containers,

@@ -24,6 +24,7 @@ from nodeagent.service.drains import Drains
 from nodeagent.service.effects import Told
 from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.grant import Granter, Outcome
+from nodeagent.service.guest_records import Guest
 from nodeagent.service.hosting import GuestOrder, Hosted, Hosting
 from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.measuring import Measuring
@@ -229,6 +230,11 @@ class Agent:
     def host(self, caller: Caller, lease_id: int, order: GuestOrder) -> Hosted | Refusal:
         """Let a container into the lease that the caller runs in."""
         return self._parts.hosting.host(caller, lease_id, order)
+
+    def guests(self, caller: Caller, lease_id: int) -> list[Guest]:
+        """The containers in a lease that was not taken for them: for its holder, and administrators."""
+        must_own(caller, self._read(lease_id))
+        return self._parts.hosting.present(lease_id)
 
     def give_back_guest(self, caller: Caller, lease_id: int, number: int) -> None:
         """End what `host` let in, and no more than that."""

@@ -32,6 +32,13 @@ class Guest:
     request_id: str | None
     entry: EffectRecord
 
+    @property
+    def state(self) -> str:
+        """``starting`` until something was seen to run in it, ``ending`` once it is not to be there."""
+        if self.ending is not None:
+            return "ending"
+        return "running" if self.armed else "starting"
+
 
 def anchored(anchor: Anchor, held: Container) -> dict[str, Any]:
     """The part of a guest's arguments that says what it lives by."""

@@ -133,6 +133,10 @@ class Hosting:
         self._changes.announce(lease_id)
         return self._hosted(lease, guest, inventory, fresh=True)
 
+    def present(self, lease_id: int) -> list[Guest]:
+        """The guests of a lease that lives."""
+        return self._guests.of([lease_id])
+
     def give_back(self, caller: Caller, lease_id: int, number: int) -> None:
         """End a guest of the caller's lease, and its container if there is one; the lease goes on.
 

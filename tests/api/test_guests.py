@@ -7,8 +7,10 @@ import pytest
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.errors import InLease, StaleLease, UnknownThing
 from nodeagent.domain.guarantee import Memory, Requirement
+from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.domain.refusals import Code, Refusal
 from nodeagent.service.container_view import ContainerView
+from nodeagent.service.guest_records import GUEST, Guest
 from nodeagent.service.hosting import GuestOrder
 
 VIEW = ContainerView(
@@ -72,3 +74,14 @@ def test_giving_back_is_success_also_of_what_is_gone(user, agent, monkeypatch, f
     if fault is not None:
         monkeypatch.setattr(agent, "give_back_guest", gone)
     assert user.delete(f"/v1/leases/{made['id']}/containers/3").status_code == 204
+
+
+def test_who_is_inside_is_listed(user, agent):
+    """For the holder: number, engine, the engine's id, state and why it ends."""
+    made = user.post("/v1/leases", json={}).json
+    entry = EffectRecord(1, made["id"], GUEST, {}, EffectState.VERIFIED, None, 0)
+    held = Container(Engine.DOCKER, "musl", id="c0ffee")
+    agent.inside = [Guest(made["id"], 3, held, None, 0, True, "given back", None, None, entry)]
+    answer = user.get(f"/v1/leases/{made['id']}/containers")
+    told = {"id": 3, "engine": "docker", "container": "c0ffee", "state": "ending", "reason": "given back"}
+    assert (answer.status_code, answer.json) == (200, {"containers": [told]})

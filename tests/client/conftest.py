@@ -104,6 +104,7 @@ class FakeAgent:
     devices: list[dict[str, Any]] = field(default_factory=lambda: [dict(DEVICE)])
     leases: dict[int, dict[str, Any]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
+    inside: list[dict[str, Any]] = field(default_factory=list)  # containers
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     attached: list[int] = field(default_factory=list)  # peers' pids
     canned: list[Reply | None] = field(default_factory=list)  # answers for the next calls; None: hang up
@@ -216,6 +217,8 @@ class FakeAgent:
     def _guest(self, method: str, lease: dict[str, Any], pid: int) -> Reply:
         if method == "DELETE":
             return 204, None, {}
+        if method == "GET":
+            return 200, {"containers": self.inside}, {}
         if self.interrupts:
             self.interrupts = False
             os.kill(pid, signal.SIGTERM)

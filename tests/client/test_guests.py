@@ -88,3 +88,16 @@ def test_a_signal_leaves_no_guest(agent: Any, run: Any, job: dict[str, Any]) -> 
     first, again = agent.called("POST", "/v1/leases/1001/containers$")
     assert first == again
     assert (given_back(agent), job["state"]) == (1, "active")
+
+
+def test_show_lists_the_containers_in_a_lease(agent: Any, gpulease: Any) -> None:
+    """Those that were started from within it; none of a lease that has none, and is not asked for."""
+    assert "inside" not in gpulease("show", "1001").stdout
+    running = {"id": 3, "engine": "docker", "container": "c0ffee" * 8, "state": "running", "reason": None}
+    ending = {"id": 4, "engine": "podman", "container": None, "state": "ending", "reason": "given back"}
+    agent.inside = [running, ending]
+    shown = gpulease("show", "1001").stdout
+    assert "  inside    docker c0ffeec0ffeec0ff: running\n" in shown
+    assert "  inside    podman not started yet: ending (given back)\n" in shown
+    agent.canned = [(200, agent.leases[1001], {}), (404, {"code": "UnknownThing"}, {})]  # an older agent
+    assert gpulease("show", "1001").returncode == 0

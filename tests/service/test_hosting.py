@@ -111,6 +111,24 @@ def test_the_same_request_has_the_same_guest(house: House, job: Lease, inside: i
     assert len(guests(house, job)) == 1
 
 
+def test_a_holder_sees_who_is_inside(house: House, engine: FakeEngine, job: Lease, inside: int) -> None:
+    """Each guest with its engine, container and state; nobody else's, and none once they are over."""
+    assert house.agent.guests(user(1000), job.id) == []
+    hosted = host(house, job, inside)
+    (starting,) = house.agent.guests(user(1000), job.id)
+    assert (starting.number, starting.held.id, starting.state) == (hosted.number, None, "starting")
+    container = engine.create(hosted.view.labels, status="running")
+    house.dock.engines.look(Engine.DOCKER)
+    house.look()
+    (running,) = house.agent.guests(admin(), job.id)
+    assert (running.held.engine, running.held.id, running.state) == ("docker", container, "running")
+    with pytest.raises(NotAllowed):
+        house.agent.guests(user(2000), job.id)
+    house.agent.give_back_guest(user(1000), job.id, hosted.number)
+    (ending,) = house.agent.guests(admin(), job.id)
+    assert (ending.state, ending.ending) == ("ending", "given back by its holder")
+
+
 def test_what_the_node_refuses_is_taken_back(
     house: House, job: Lease, inside: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

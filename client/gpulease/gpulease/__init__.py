@@ -21,7 +21,7 @@ from gpulease.errors import (
     Unknown,
     UsageError,
 )
-from gpulease.models import Device, Event, Free, Holder, Lease, Node, Quota, Slice
+from gpulease.models import Device, Event, Free, Holder, Inside, Lease, Node, Quota, Slice
 
 __version__ = "0.1.0"
 
@@ -37,6 +37,7 @@ __all__ = [
     "Free",
     "GpuleaseError",
     "Holder",
+    "Inside",
     "InvalidField",
     "KeyReused",
     "Lease",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from gpulease.errors import AgentUnreachable, NotGranted, error_from
-from gpulease.models import LIVE_STATES, Device, Event, Lease, Node, Quota, Raw, items
+from gpulease.models import LIVE_STATES, Device, Event, Inside, Lease, Node, Quota, Raw, items
 from gpulease.transport import Answer, Transport
 
 DEFAULT_SOCKET = "/run/nodeagent/api.sock"
@@ -153,6 +153,11 @@ class Client:
     def host(self, lease_id: int, **fields: Any) -> Raw:
         """Have a container in the lease that we run in; *fields* are those of ``POST …/containers``."""
         return self._post(f"/v1/leases/{lease_id}/containers", fields)
+
+    def containers(self, lease_id: int) -> tuple[Inside, ...]:
+        """The containers in a lease of ours that was not taken for them."""
+        page = self._get(f"/v1/leases/{lease_id}/containers")
+        return tuple(Inside.from_raw(item) for item in items(page, "containers"))
 
     def give_back_guest(self, lease_id: int, guest: int) -> None:
         """End what `host` gave; gone already is success."""

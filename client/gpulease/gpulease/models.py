@@ -265,6 +265,27 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """A container in a lease that was not taken for it. *container*: the engine's id, once it is known."""
+
+    id: int
+    engine: Optional[str]
+    container: Optional[str]
+    state: Optional[str]
+    reason: Optional[str]
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Inside:
+        return cls(
+            id=number(raw, "id") or 0,
+            engine=text(raw, "engine"),
+            container=text(raw, "container"),
+            state=text(raw, "state"),
+            reason=text(raw, "reason"),
+        )
+
+
+@dataclass(frozen=True)
 class Bound:
     """How much of a resource counts towards a quota, and how much may."""
 

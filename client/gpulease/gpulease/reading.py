@@ -8,11 +8,12 @@ from typing import Optional
 
 from gpulease.client import Client
 from gpulease.command import Invocation
-from gpulease.errors import InvalidField, Unknown
+from gpulease.errors import AnswerError, InvalidField, Unknown
 from gpulease.filters import named_devices, wanted_devices, wanted_events, wanted_leases
 from gpulease.ids import lease_id, lease_ids
-from gpulease.models import ENDED_STATES, LIVE_STATES, Event, Lease
+from gpulease.models import ENDED_STATES, LIVE_STATES, Event, Inside, Lease
 from gpulease.show import (
+    show_containers,
     show_devices,
     show_event,
     show_history,
@@ -104,8 +105,19 @@ def show(call: Invocation) -> int:
     else:
         for lease in leases:
             show_lease(call.out, lease)
+            show_containers(call.out, _containers_of(call, lease))
             show_lease_events(call.out, _events_of(call, lease))
     return 0
+
+
+def _containers_of(call: Invocation, lease: Lease) -> tuple[Inside, ...]:
+    """Those inside a lease of ours that lives; an agent of the version before cannot tell."""
+    if lease.state != "active" or lease.masked:
+        return ()
+    try:
+        return call.client.containers(lease.id)
+    except AnswerError:
+        return ()
 
 
 def _events_of(call: Invocation, lease: Lease) -> tuple[Event, ...]:

@@ -7,13 +7,14 @@ from typing import Optional
 
 from gpulease.drawing import QUARANTINED, SHARED, colour_of, coloured, draw, letters
 from gpulease.errors import AnswerError, GpuleaseError, Refused
-from gpulease.models import Bound, Device, Event, Lease, Node, Quota, Slice, text
+from gpulease.models import Bound, Device, Event, Inside, Lease, Node, Quota, Slice, text
 from gpulease.screen import Coloured, Screen, safe
 from gpulease.sizes import human_size
 from gpulease.tables import state, table
 
 _FILTERED = ("CardUuidMismatch", "CardTypeMismatch")
 _MOST_REASONS = 8
+_ID_SHOWN = 16  # characters of a container's id
 _RESOURCES = {"vram_bytes": "VRAM", "cus": "CUs", "queue_slots": "queue slots"}
 _GIB = 1 << 30
 
@@ -201,6 +202,14 @@ def _beside(lease: Lease) -> Optional[str]:
 def _idle(lease: Lease) -> Optional[str]:
     since, ends = (text(lease.idle, name) for name in ("since", "ends_at"))
     return f"since {since}{f', ends {ends} unless it works' if ends else ''}" if since else None
+
+
+def show_containers(screen: Screen, containers: Sequence[Inside]) -> None:
+    """Those that were started from within a lease, below it."""
+    for one in containers:
+        named = (one.container or "not started yet")[:_ID_SHOWN]
+        why = f" ({one.reason})" if one.reason else ""
+        screen.line(f"  {'inside':<10}{one.engine or '?'} {named}: {one.state or '?'}{why}")
 
 
 def _told(one: Slice) -> str:
