@@ -38,18 +38,20 @@ class Read:
 
 
 class KernelLog:
-    """Reads without ever waiting."""
+    """Reads without ever waiting. Opened before a fork, it is read on where the other process ended."""
 
     def __init__(self, path: Path = KMSG) -> None:
         self._path = path
         self._file: int | None = None
 
     def open(self) -> None:
-        """Begin with what comes now.
+        """Begin with what comes now; again goes on with what it began with.
 
         Raises:
             OutsideFault: it cannot be read here.
         """
+        if self._file is not None:
+            return
         try:
             self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._file, 0, os.SEEK_END)

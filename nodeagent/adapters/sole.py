@@ -39,6 +39,37 @@ def sole(directory: Path, *, patience: float = 10.0) -> Iterator[None]:
         os.close(descriptor)
 
 
+def holder(directory: Path) -> int | None:
+    """The process that `sole` runs in; None where there is none.
+
+    Raises:
+        OutsideFault: the lock cannot be read.
+    """
+    path = directory / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutsideFault(path, str(error.strerror)) from None
+    try:
+        # A full disk may have kept the number of a process of before, which has it open no more.
+        written = os.pread(descriptor, 20, 0).strip()
+        pid = int(written) if written.isdigit() else 0
+        return pid if pid and _has_open(pid, os.fstat(descriptor)) else None
+    finally:
+        os.close(descriptor)
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if os.path.samestat(entry.stat(), file):
+                    return True
+    return False
+
+
 def _lock(descriptor: int, path: Path, deadline: float) -> None:
     while True:
         try:

@@ -39,17 +39,23 @@ class Heard:
 
 
 class UeventSocket:
-    """The kernel's multicast group. Who opens it must not fork before it is closed."""
+    """The kernel's multicast group.
+
+    Opened before a fork, it is one queue of both processes, and only one of them is to read: what comes while
+    one worker is replaced by another waits for that.
+    """
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
 
     def open(self) -> int:
-        """The descriptor, to be polled; it stays this object's.
+        """The descriptor, to be polled; it stays this object's. Again gives the same one.
 
         Raises:
             OutsideFault: the kernel has no such socket here, or no event ever reaches this network namespace.
         """
+        if self._socket is not None:
+            return self._socket.fileno()
         why = unheard()
         if why is not None:
             raise OutsideFault("uevents", why)

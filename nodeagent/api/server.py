@@ -8,16 +8,21 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import structlog
 from flask import Flask
 from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
 from gunicorn.glogging import Logger  # type: ignore[import-untyped]
 
 from nodeagent.api.admission import Classify, Limits
+from nodeagent.api.arbiter import AgentArbiter
+from nodeagent.api.web import open_listener
 from nodeagent.api.worker import FairWorker
 from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.errors import OutsideFault
+
+log = structlog.get_logger()
 
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START
 LONGEST_PATH = 107  # bytes; sun_path less its NUL
@@ -32,6 +37,7 @@ class Hooks:
     """What happens around serving. Nothing that holds a descriptor or a thread may be made before *start*."""
 
     start: Callable[[], None] = _nothing  # in each worker, after the fork
+    leave: Callable[[], None] = _nothing  # in a worker that is to end: nothing is to wait any more
     stop: Callable[[], None] = _nothing  # in a worker that ends orderly
 
 
@@ -49,26 +55,78 @@ class ServerSettings:
     log_level: str = "warning"
 
 
-class AgentServer(BaseApplication):  # type: ignore[misc]
-    """Runs *make_app*'s application until it is told to stop."""
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """An application, and how it is served: what one reading of the site's settings makes."""
 
-    def __init__(self, make_app: Callable[[], Flask], settings: ServerSettings, hooks: Hooks) -> None:
-        self._make_app = make_app
-        self._settings = settings
-        self._hooks = hooks
-        # Read by the worker.
-        self.classify = settings.classify
-        self.limits = settings.limits
-        self.reserved_threads = settings.reserved_threads
-        self.web = settings.web
+    make_app: Callable[[], Flask]
+    settings: ServerSettings
+    hooks: Hooks
+
+
+class Reload(Protocol):
+    """What SIGHUP is about; called by the arbiter, in its own process."""
+
+    def begin(self) -> None: ...
+
+    def make(self) -> Serving:
+        """What is to be served from now on, by the socket that is open. Whatever it raises, it is not."""
+
+    def done(self) -> None:
+        """A worker is up that serves it."""
+
+    def failed(self, why: str) -> None:
+        """What was served before is served on."""
+
+
+class AgentServer(BaseApplication):  # type: ignore[misc]
+    """Runs *make_app*'s application until it is told to stop; SIGHUP has it served anew, as *reload* says."""
+
+    def __init__(
+        self,
+        make_app: Callable[[], Flask],
+        settings: ServerSettings,
+        hooks: Hooks,
+        reload: Reload | None = None,
+    ) -> None:
+        self.reload_with = reload
+        self.serving = Serving(make_app, settings, hooks)
+        self.web_listener: socket.socket | None = None
+        self._web: Endpoint | None = None
         super().__init__()
+        self._note()
+
+    def take(self, serving: Serving) -> None:
+        """Have the next worker serve this. Where its application cannot be made, nothing has changed."""
+        made = serving.make_app()
+        self.serving = serving
+        self.do_load_config()
+        self.callable = made
+        self._note()
+
+    def listen(self) -> None:
+        """Open the read-only listener, where it is not open yet. For the arbiter, while no worker has it.
+
+        gunicorn takes either the service manager's sockets or its own, so this is neither.
+        """
+        if self._web == self.serving.settings.web:
+            return
+        if self.web_listener is not None:
+            self.web_listener.close()
+        self.web_listener, self._web = None, self.serving.settings.web
+        if self._web is not None:
+            try:
+                self.web_listener = open_listener(self._web)
+            except OSError as error:  # leases matter more than who looks at them
+                address = f"{self._web.address}:{self._web.port}"
+                log.error("no read-only listener", address=address, why=str(error))
 
     def load_config(self) -> None:
-        for name, value in _configuration(self._settings, self._hooks).items():
+        for name, value in _configuration(self.serving.settings, self.serving.hooks).items():
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        return self._make_app()
+        return self.serving.make_app()
 
     def run(self) -> None:
         """Serve, and return never or by SystemExit.
@@ -77,8 +135,17 @@ class AgentServer(BaseApplication):  # type: ignore[misc]
             OutsideFault: the socket's path cannot be used, or another agent answers there.
         """
         if not inherits_socket():
-            check_socket_path(self._settings.socket)
-        super().run()
+            check_socket_path(self.serving.settings.socket)
+        self.listen()
+        AgentArbiter(self).run()
+
+    def _note(self) -> None:
+        """What the worker reads."""
+        settings = self.serving.settings
+        self.classify = settings.classify
+        self.limits = settings.limits
+        self.reserved_threads = settings.reserved_threads
+        self.leave = self.serving.hooks.leave
 
 
 class RootsLog(Logger):  # type: ignore[misc]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import selectors
+import signal
 import socket
 import sys
 import time
@@ -17,7 +19,6 @@ from concurrent import futures
 from functools import partial
 from typing import Any
 
-import structlog
 from gunicorn import http, util  # type: ignore[import-untyped]
 from gunicorn.http import errors as wire  # type: ignore[import-untyped]
 from gunicorn.workers.gthread import TConn, ThreadWorker  # type: ignore[import-untyped]
@@ -25,10 +26,6 @@ from gunicorn.workers.gthread import TConn, ThreadWorker  # type: ignore[import-
 from nodeagent.api.admission import Admission, Classify, Lane, Limits
 from nodeagent.api.incoming import Arrival, Incoming
 from nodeagent.api.rawproblems import raw_problem
-from nodeagent.api.web import open_listener
-from nodeagent.domain.endpoint import Endpoint
-
-log = structlog.get_logger()
 
 SO_SNDBUFFORCE = 32
 # How long a thread computes on when another wants the interpreter. A call comes back for it dozens of times,
@@ -37,6 +34,7 @@ SWITCH_SECONDS = 0.0002
 SEND_BUFFER = 1 << 20  # bytes: the largest answers fit, so that a client that does not read holds no thread
 READ_SIZE = 1 << 16
 WEB_THREADS = 3
+LINGER_SECONDS = 1.0  # that a worker which is to end gives those who have connected and not asked yet
 
 _REFUSALS = {
     Arrival.HEAD_TOO_LARGE: raw_problem(431, "TooLarge", "the request's head is too large"),
@@ -64,7 +62,16 @@ class Connection(TConn):  # type: ignore[misc]
 
 
 class FairWorker(ThreadWorker):  # type: ignore[misc]
-    """One process. The application object carries *classify*, *limits*, *reserved_threads* and *web*."""
+    """One process. What it takes from the application object is what `AgentServer` notes there."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._up = mmap.mmap(-1, 1)  # shared with the arbiter, which made this object before the fork
+
+    @property
+    def up(self) -> bool:
+        """Whether it has started and serves."""
+        return self._up[0] == 1
 
     def init_process(self) -> None:
         limits: Limits = self.app.limits
@@ -74,21 +81,33 @@ class FairWorker(ThreadWorker):  # type: ignore[misc]
         sys.setswitchinterval(SWITCH_SECONDS)
         self._reserved_pool = futures.ThreadPoolExecutor(self.app.reserved_threads, "administrators")
         self._web_pool = futures.ThreadPoolExecutor(WEB_THREADS, "web")
-        if self.app.web is not None:
-            self._open_web(self.app.web)
+        if self.app.web_listener is not None:
+            self.sockets.append(self.app.web_listener)
         super().init_process()
 
+    def init_signals(self) -> None:
+        super().init_signals()
+        # To the arbiter alone. Not ignored: commands that are started from here would ignore it, too.
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        signal.siginterrupt(signal.SIGHUP, False)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        super().handle_exit(sig, frame)
+        self.method_queue.defer(self._leave)
+
+    def _leave(self) -> None:
+        """Keep nobody waiting who waits in the queue for the next worker."""
+        self.app.leave()
+        soon = time.monotonic() + LINGER_SECONDS
+        for conn in self._open:
+            if conn.parser is None:
+                conn.end = min(conn.end, soon)
+
     def run(self) -> None:
+        self._up[0] = 1
         super().run()
         self._reserved_pool.shutdown(wait=False)
         self._web_pool.shutdown(wait=False)
-
-    def _open_web(self, endpoint: Endpoint) -> None:
-        """Listen on TCP too. Not by gunicorn, which takes either the service manager's sockets or its own."""
-        try:
-            self.sockets.append(open_listener(endpoint))
-        except OSError as error:  # leases matter more than who looks at them
-            log.error("no read-only listener", address=f"{endpoint.address}:{endpoint.port}", why=str(error))
 
     def accept(self, listener: Any) -> None:
         try:

@@ -23,6 +23,7 @@ from nodeagent.cli.metrics import metrics
 from nodeagent.cli.options import CONFIG, FAILED, JSON, OK, SOCKET, STATE_DIR, WARN, dump
 from nodeagent.cli.partition import partition
 from nodeagent.cli.plugin import docker_plugin
+from nodeagent.cli.reload import reload
 from nodeagent.cli.report import report
 from nodeagent.cli.simulate import simulate
 from nodeagent.cli.slurm import slurm
@@ -194,6 +195,7 @@ COMMANDS = (
     health,
     metrics,
     partition,
+    reload,
     report,
     simulate,
     slurm,

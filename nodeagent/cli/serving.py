@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import structlog
@@ -10,12 +9,12 @@ import structlog
 from nodeagent import config as settings
 from nodeagent import wiring
 from nodeagent.adapters.launcher import HERE, Launcher, Outside
+from nodeagent.adapters.news import News
 from nodeagent.adapters.private_directory import check_private
 from nodeagent.adapters.service_manager import take_service_manager
 from nodeagent.adapters.sole import sole
-from nodeagent.api.server import AgentServer, Hooks, ServerSettings, inherited_path
+from nodeagent.api.server import AgentServer, inherited_path
 from nodeagent.cli.logs import configure_logging
-from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.errors import InvalidField
 
 log = structlog.get_logger()
@@ -31,18 +30,23 @@ def serve(
 ) -> None:
     """Serve in the foreground. Wrong settings are dropped with a warning: one error must not stop a fleet."""
     configure_logging()
-    config, complaints = settings.check(config_path or settings.DEFAULT_PATH)
+    path = config_path or settings.DEFAULT_PATH
+    config, complaints = settings.check(path)
     for complaint in complaints:
         log.warning("setting ignored", why=complaint)
-    config = config.overridden(socket=_socket(socket or config.server.socket), state_dir=state_dir)
-    state = config.state.directory
+    listen, state = _socket(socket or config.server.socket), state_dir or config.state.directory
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidField("state.directory", f"{state}: {error.strerror}") from None
     check_private(state)
     with sole(state):
-        _serve(config, simulate, Outside(launcher) if launcher else HERE)
+        manager = take_service_manager()  # before gunicorn, which would say READY for a worker to come
+        node = _node(simulate, state, Outside(launcher) if launcher else HERE)
+        place = wiring.Place(node, listen, state, manager, News())
+        given = {"server.socket": socket, "state.directory": state_dir}
+        fixed = frozenset(key for key, said in given.items() if said is not None)
+        _serve(config, place, wiring.Reload(path, config, place, fixed))
 
 
 def _socket(wanted: Path) -> Path:
@@ -53,24 +57,13 @@ def _socket(wanted: Path) -> Path:
     return opened or wanted
 
 
-def server_settings(config: settings.Config, web: Endpoint | None) -> ServerSettings:
-    """How the API is served; *web*: where it can be read by TCP as well."""
-    return ServerSettings(
-        socket=config.server.socket,
-        threads=config.server.threads,
-        classify=wiring.classifier(config),
-        web=web,
-    )
+def _node(simulate: str | None, state: Path, launcher: Launcher) -> wiring.Node:
+    return wiring.simulated_node(simulate, state, launcher) if simulate else wiring.this_node(launcher)
 
 
-def _serve(config: settings.Config, simulate: str | None, launcher: Launcher) -> None:
-    manager = take_service_manager()  # before gunicorn, which would say READY for a worker to come
-    if simulate:
-        node = wiring.simulated_node(simulate, config.state.directory, launcher)
-    else:
-        node = wiring.this_node(launcher)
-    built = wiring.build(config, node, manager=manager)
-    server = server_settings(config, built.web)
-    gc.freeze()  # what is loaded by now stays: no collection need walk through it, while a grant waits
-    log.info("serving", socket=str(config.server.socket), machine=node.machine)
-    AgentServer(lambda: built.app, server, Hooks(start=built.start, stop=built.stop)).run()
+def _serve(config: settings.Config, place: wiring.Place, reload: wiring.Reload) -> None:
+    place.node.listen()
+    first = wiring.serving(config, place)
+    wiring.tidy()
+    log.info("serving", socket=str(place.socket), machine=place.node.machine)
+    AgentServer(first.make_app, first.settings, first.hooks, reload).run()

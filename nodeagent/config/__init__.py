@@ -4,6 +4,7 @@
 with the default, so that one typing error does not stop a fleet.
 """
 
+from nodeagent.config.changes import AT_START, changed
 from nodeagent.config.names import gid_of, members_of, uid_of
 from nodeagent.config.policy_sections import EACH, TABLES, Quota
 from nodeagent.config.reading import DEFAULT_PATH, check, read, verdict
@@ -39,6 +40,7 @@ from nodeagent.config.sections import (
 from nodeagent.config.showing import keys, render
 
 __all__ = [
+    "AT_START",
     "DEFAULT_CDI",
     "DEFAULT_DOCKER",
     "DEFAULT_PATH",
@@ -70,6 +72,7 @@ __all__ = [
     "State",
     "Watch",
     "Web",
+    "changed",
     "check",
     "gid_of",
     "keys",

@@ -18,6 +18,7 @@ class Changes:
         self._guard = threading.Lock()
         self._waiters: defaultdict[int | None, set[threading.Event]] = defaultdict(set)
         self._listeners: list[Callable[[int | None], None]] = []
+        self._closed = False
 
     def listen(self, wake: Callable[[int | None], None]) -> None:
         """Call *wake*, which must not block, at every change: with its lease, or None."""
@@ -33,13 +34,23 @@ class Changes:
                 for event in self._waiters.get(key, ()):
                     event.set()
 
+    def close(self) -> None:
+        """Let nobody wait any more, for this process is to end: who waits looks once more, and no longer."""
+        self._closed = True
+        self.announce()
+
     def wait_for(
-        self, look: Callable[[], T | None], seconds: float, *, lease_id: int | None = None
+        self,
+        look: Callable[[], T | None],
+        seconds: float,
+        *,
+        lease_id: int | None = None,
+        through_close: bool = False,
     ) -> T | None:
         """Call *look* now and after every change until it gives something or *seconds* have passed.
 
         With *lease_id* only after changes of that lease. *look* runs without the lock, so it may read the
-        ledger; a change meanwhile is not missed.
+        ledger; a change meanwhile is not missed. *through_close*: this process still does what is waited for.
         """
         deadline = time.monotonic() + seconds
         changed = threading.Event()
@@ -51,6 +62,8 @@ class Changes:
                 found = look()
                 if found is not None:
                     return found
+                if self._closed and not through_close:
+                    return None
                 if not changed.wait(max(0.0, deadline - time.monotonic())):
                     return None
         finally:

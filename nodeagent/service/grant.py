@@ -164,7 +164,7 @@ class Granter:
             lease = self._lease(lease_id)
             return None if lease.state is LeaseState.PREPARING else lease
 
-        lease = self._changes.wait_for(prepared, FOLLOW_SECONDS, lease_id=lease_id)
+        lease = self._changes.wait_for(prepared, FOLLOW_SECONDS, lease_id=lease_id, through_close=True)
         if lease is None:
             raise LedgerUnavailable(f"lease {lease_id} is still being prepared; try again")
         if lease.environment is None and lease.state in UNDONE:

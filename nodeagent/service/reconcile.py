@@ -88,7 +88,7 @@ class Reconciler:
         self._looks = dict(looks)  # what the means want done at each look, by name
         self._wake = threading.Event()
         self._changed: deque[int | None] = deque()  # leases to look at, None for all
-        self._stop = False
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._listeners = dict(listeners)  # by name; what they heard is done in this order
         self._vigil = Vigil(self.wake, tree, self._listeners)
@@ -100,13 +100,17 @@ class Reconciler:
         self._changed.append(lease_id)
         self._wake.set()
 
-    def start(self) -> None:
+    def listen(self) -> None:
+        """Hear of news from now on, and what waited to be heard; again is harmless. After the last fork."""
         self._vigil.start()
+
+    def start(self) -> None:
+        self.listen()
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop = True
+        self._stop.set()
         self.wake()
         if self._thread is not None:
             self._thread.join(timeout=5)
@@ -177,10 +181,10 @@ class Reconciler:
         return seconds - (self._clock.boot_ns() - self._last_ns.get(step, 0)) / SECOND_NS
 
     def _run(self) -> None:
-        while not self._stop:
+        while not self._stop.is_set():
             woken = self._wake.wait(self._until("look", self._periods.look))
             self._wake.clear()
-            if not self._stop:
+            if not self._stop.is_set():
                 began = time.monotonic()
                 self.run_once(self._drained())
                 if self._due("prune", self._periods.prune):  # not in a look: a start is not to wait for it
@@ -188,7 +192,9 @@ class Reconciler:
                 self._beat()
                 took = time.monotonic() - began
                 if woken:  # else the wait was a pause
-                    time.sleep(max(self._periods.pause, min(self._periods.look, took / self._periods.share)))
+                    self._stop.wait(
+                        max(self._periods.pause, min(self._periods.look, took / self._periods.share))
+                    )
 
     def _drained(self) -> set[int | None]:
         """What changed since the last look."""

@@ -84,7 +84,8 @@ class Uevents:
             self._deaf = True
             return None
         self._rescan = self._unheard = True  # what happened since the last scan was not heard
-        return descriptor
+        # What waited is older than any lease that is to come: it is heard before one is granted.
+        return None if self.hear() is None else descriptor
 
     def close(self) -> None:
         self._source.close()

@@ -40,7 +40,9 @@ class Vigil:
         self._watched: dict[int, Anchor] = {}
 
     def start(self) -> None:
-        """Open the watcher's descriptors: after the last fork, which would share them."""
+        """Open the watcher's descriptors: after the last fork, which would share them. Again is harmless."""
+        if self._watcher is not None:
+            return
         self._watcher = Watcher(self._wake)
         self._watcher.start()
         for name, listener in self._listeners.items():

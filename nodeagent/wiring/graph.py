@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from nodeagent.adapters.cgroup_mount import find_mount
 from nodeagent.adapters.clock import SystemClock
 from nodeagent.adapters.coredumps import dumps
 from nodeagent.adapters.hook_files import HookFiles
+from nodeagent.adapters.news import News
 from nodeagent.adapters.processes import gpu_in_use
 from nodeagent.adapters.scanner import Scanner, named
 from nodeagent.adapters.service_manager import ServiceManager
@@ -25,7 +26,6 @@ from nodeagent.adapters.sidecar_files import SidecarFiles
 from nodeagent.adapters.slurm_conf import SlurmConf
 from nodeagent.adapters.subuids import Subuids
 from nodeagent.adapters.systemd import find_systemd
-from nodeagent.adapters.uevents import UeventSocket
 from nodeagent.domain.baseline import Baseline
 from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.request import Priority
@@ -47,10 +47,12 @@ from nodeagent.service.partitioning import Partitioning
 from nodeagent.service.plan import Planner
 from nodeagent.service.quotas import Quotas
 from nodeagent.service.reconcile import Periods, Reconciler
+from nodeagent.service.reloads import Reloads
 from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source, Uevents
 from nodeagent.service.upkeep import Upkeep
+from nodeagent.service.vigil import Listener
 from nodeagent.service.watch import Watch
 from nodeagent.wiring.api import build_api
 from nodeagent.wiring.card_health import build_card_health
@@ -83,7 +85,8 @@ from nodeagent.wiring.web import build_web
 class Built:
     """A built agent. *start* after the last fork; *stop* leaves every lease as it is.
 
-    *open_up* takes back, without a start, what was closed to those without a lease and is not to be any more.
+    *leave*, before that, answers who waits. *open_up* takes back, without a start, what was closed to those
+    without a lease and is not to be any more.
     """
 
     agent: Agent
@@ -91,6 +94,7 @@ class Built:
     ledger: Ledger
     reconciler: Reconciler
     start: Callable[[], None]
+    leave: Callable[[], None]
     stop: Callable[[], None]
     open_up: Callable[[], None]
     web: Endpoint | None = None  # where the read-only listener is to be
@@ -102,10 +106,11 @@ def build(
     *,
     clock: SystemClock | None = None,
     manager: ServiceManager | None = None,
+    news: News | None = None,
 ) -> Built:
     """The object graph over *node*. Opens nothing and starts no thread: see `Built.start`.
 
-    *manager* is told how the agent is.
+    *manager* is told how the agent is; *news* comes from the process that replaces workers.
     """
     clock = clock or SystemClock()
     name = stem(config.state.directory)
@@ -165,8 +170,9 @@ def build(
             event_seconds=config.events.days * 86_400,
             event_bytes=config.events.megabytes << 20,
         ),
-        build_uevents(config, node, base, leases, UeventSocket()) if node.announced else None,
+        build_uevents(config, node, base, leases, node.uevents) if node.announced else None,
         build_beat(manager, config.server.socket),
+        {"reloads": Reloads(news, base.ledger, base.changes)} if news else {},
     )
     identity = Identity(socket.gethostname(), node.machine, __version__)
     most = most_queue_priority(config)
@@ -178,7 +184,9 @@ def build(
     web = build_web(config.web)
     app = build_api(config, agent, clock, web)
     endpoint = web.endpoint if web else None
-    return Built(agent, app, base.ledger, reconciler, life.start, life.stop, tiers.open_up, endpoint)
+    return Built(
+        agent, app, base.ledger, reconciler, life.start, life.leave, life.stop, tiers.open_up, endpoint
+    )
 
 
 def build_agent(
@@ -235,6 +243,7 @@ def build_reconciler(
     periods: Periods,
     uevents: Uevents | None,
     beat: Callable[[], None] = lambda: None,
+    listeners: Mapping[str, Listener] = {},
 ) -> Reconciler:
     """What compares ledger and reality, tiers' and jobs' own looks included."""
     return Reconciler(
@@ -257,7 +266,7 @@ def build_reconciler(
             "partitions": partitioning.look,
         },
         spared=base.enforcement.bypassed,
-        listeners={**({"uevents": uevents} if uevents else {}), **jobs.listeners},
+        listeners={**({"uevents": uevents} if uevents else {}), **jobs.listeners, **listeners},
     )
 
 

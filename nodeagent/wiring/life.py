@@ -46,6 +46,7 @@ class Life:
         What a disk that fails keeps from being done is logged, and done at a later look.
         """
         self._open()
+        self.reconciler.listen()
         self.reconciler.recover()
         self.baselines.recall()
         self.reconciler.scan()
@@ -56,6 +57,10 @@ class Life:
         self.watch.start()
         for engine in self.engines:
             engine.start()
+
+    def leave(self) -> None:
+        """Answer who waits: this process is to end."""
+        self.base.changes.close()
 
     def stop(self) -> None:
         """End the threads; every lease stays as it is."""

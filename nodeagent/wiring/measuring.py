@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from nodeagent import config as settings
-from nodeagent.adapters.kernel_log import KernelLog
 from nodeagent.adapters.links import read_link
 from nodeagent.adapters.sensors import read_sensors
 from nodeagent.ledger.boot_file import BootFile
@@ -29,5 +28,5 @@ def build_measuring(config: settings.Config, node: Node, base: Base, baselines: 
         BootFile(config.state.directory / FIRST_IDLE, base.clock, size_of),
         tolerance_bytes=config.release.leak_tolerance_bytes,
     )
-    faults = KernelFaults(KernelLog(), base.ledger, base.clock) if node.announced else None
+    faults = KernelFaults(node.kernel_log, base.ledger, base.clock) if node.announced else None
     return Measuring(base.ledger, base.clock, base.survey, sensors, baselines.idle, hourly, faults)

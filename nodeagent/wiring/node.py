@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeagent import config as settings
@@ -12,10 +13,13 @@ from nodeagent.adapters import machine
 from nodeagent.adapters.container_processes import LeaseMounts
 from nodeagent.adapters.drm import vram_used
 from nodeagent.adapters.fdinfo import drm_clients
+from nodeagent.adapters.kernel_log import KernelLog
 from nodeagent.adapters.kfd_usage import kfd_use, sdma_us
 from nodeagent.adapters.launcher import HERE, Launcher
 from nodeagent.adapters.slurm_conf import STANDARD, SlurmConf
 from nodeagent.adapters.sysfs import SysTree
+from nodeagent.adapters.uevents import UeventSocket
+from nodeagent.domain.errors import OutsideFault
 from nodeagent.service.sampling import Sources
 
 
@@ -26,8 +30,19 @@ class Node:
     tree: SysTree
     root: Path
     machine: str
-    announced: bool = False  # whether the kernel's events are about this tree
+    announced: bool = False  # whether what the kernel tells is about this tree
     launcher: Launcher = HERE
+    uevents: UeventSocket = field(default_factory=UeventSocket)
+    kernel_log: KernelLog = field(default_factory=KernelLog)
+
+    def listen(self) -> None:
+        """Open what the kernel tells, before the first fork: it waits there while there is no worker.
+
+        Where it cannot be opened each worker tries again, and says what it lacks.
+        """
+        for source in (self.uevents, self.kernel_log) if self.announced else ():
+            with contextlib.suppress(OutsideFault):
+                source.open()
 
     @property
     def kfd_processes(self) -> Path:

@@ -20,13 +20,13 @@ from pydantic import BaseModel
 from nodeagent import wiring
 from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.drm import PCI
-from nodeagent.cli.serving import server_settings
 from nodeagent.config import Config
 from nodeagent.domain.endpoint import Endpoint
 from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.lease import HolderKind
 from nodeagent.domain.request import Priority
 from nodeagent.wiring.node import Node
+from nodeagent.wiring.reload import server_settings
 from nodeagent.wiring.web import build_web
 
 STAFF, USER = 4321, 4322  # a group, and a user outside it
