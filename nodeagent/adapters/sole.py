@@ -47,18 +47,14 @@ def holder(directory: Path) -> int | None:
     """
     path = directory / LOCK
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        written, status = path.read_bytes().strip(), path.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise OutsideFault(path, str(error.strerror)) from None
-    try:
-        # A full disk may have kept the number of a process of before, which has it open no more.
-        written = os.pread(descriptor, 20, 0).strip()
-        pid = int(written) if written.isdigit() else 0
-        return pid if pid and _has_open(pid, os.fstat(descriptor)) else None
-    finally:
-        os.close(descriptor)
+    # A full disk may have kept the number of a process of before, which has it open no more.
+    pid = int(written) if written.isdigit() else 0
+    return pid if pid and _has_open(pid, status) else None
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:

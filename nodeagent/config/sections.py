@@ -110,7 +110,8 @@ class Partitions(_Section):
         description="compute partition modes by PCI address, product, model or target, or a glob",
     )
     apply_at_start: bool = Field(
-        default=False, description="put cards that nobody uses into these modes when the agent starts"
+        default=False,
+        description="put cards that nobody uses into these modes when the agent starts or reloads",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,37 @@ def test_nothing_is_waited_for() -> None:
     finally:
         source.close()
         os.close(writer)
+
+
+@pytest.mark.root
+def test_the_log_is_read_on_by_the_next_process() -> None:
+    """Lines that come while there is no worker are read by the next one, and none twice."""
+    source = KernelLog()
+    try:
+        source.open()
+        writer = os.open("/dev/kmsg", os.O_WRONLY)
+    except (OutsideFault, OSError) as fault:
+        pytest.skip(f"no kernel log here: {fault}")
+    os.write(writer, b"<14>nodeagent: one")
+    child = os.fork()
+    if child == 0:
+        source.open()
+        read_until(source, b"nodeagent: one")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os.write(writer, b"<14>nodeagent: two")
+    os.close(writer)
+    assert b"nodeagent: one" not in read_until(source, b"nodeagent: two")
+    source.close()
+
+
+def read_until(source: KernelLog, word: bytes) -> bytes:
+    """All records, programs' too, up to one with *word*; a record may be there a moment after it was written."""
+    found = b""
+    while word not in found:
+        assert select.select([source._file], [], [], 20)[0]
+        found += os.read(source._file or 0, 8192)
+    return found
 
 
 @pytest.mark.root

@@ -66,6 +66,20 @@ def all_of(source: UeventSocket) -> list[Uevent]:
 
 
 @pytest.mark.root
+def test_what_comes_while_nobody_reads_waits_for_the_next_process(heard: UeventSocket) -> None:
+    """A worker opens the socket that its arbiter opened, and closes its own end of it alone."""
+    child = os.fork()
+    if child == 0:
+        descriptor = heard.open()
+        heard.close()
+        os._exit(descriptor)
+    announce()
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended == heard.open()
+    assert any(event.devpath == PATH for event in heard.read().events)
+
+
+@pytest.mark.root
 def test_the_kernel_is_heard(heard: UeventSocket) -> None:
     """A real announcement of a real device, without waiting; then there is none."""
     assert Uevent("change", "mem", PATH) in all_of(heard)

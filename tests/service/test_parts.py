@@ -58,6 +58,28 @@ def test_a_change_wakes_whoever_waits() -> None:
     assert Changes().wait_for(lambda: None, 0) is None
 
 
+def test_who_waits_is_let_go_when_the_process_is_to_end() -> None:
+    """Who waits, or comes to wait, looks once more and no longer, unless this process still does it."""
+    changes, looks, found = Changes(), [], []
+    thread = threading.Thread(target=lambda: found.append(changes.wait_for(lambda: looks.append(1), 60)))
+    thread.start()
+    until(lambda: len(looks) == 1)
+    changes.close()
+    thread.join(20)
+    assert (found, len(looks)) == ([None], 2)
+    assert changes.wait_for(lambda: None, 60) is None
+    third = iter((None, None, "there"))
+    thread = threading.Thread(
+        target=lambda: found.append(changes.wait_for(lambda: next(third), 60, lease_id=1, through_close=True))
+    )
+    thread.start()
+    until(lambda: changes._waiters)
+    while thread.is_alive():
+        changes.announce(1)
+        thread.join(0.01)
+    assert found == [None, "there"]
+
+
 def test_every_listener_hears_every_change() -> None:
     """The reconciler among them, which looks at the lease that it is of."""
     changes, heard = Changes(), []

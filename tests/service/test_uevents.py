@@ -31,6 +31,7 @@ class Kernel:
         if self.refuses:
             raise outside()
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        os.write(self.writer, b"x" * len(self.told))
         return self.reader
 
     def read(self) -> Heard:
@@ -272,6 +273,21 @@ def test_the_watcher_hears_and_the_reconciler_acts(build, kernel: Kernel) -> Non
     house.reconciler.start()
     kernel.tell(reset(device.pci))
     until(lambda: house.state(lease.id) is LeaseState.RELEASED)
+
+
+def test_what_waited_is_heard_before_anything_is_granted(build, kernel: Kernel) -> None:
+    """A reset while one worker was replaced by another ends the leases of then, and none that came after."""
+    house = build("mi210", source=kernel)
+    device = house.agent.inventory().devices[0]
+    lease = house.grant(user(), cus=8, device=(device.key,))
+    kernel.tell(reset(device.pci))
+    house.reconciler.listen()
+    house.clock.turn(1)
+    later = house.grant(user(), cus=8, device=(device.key,))
+    house.look()
+    assert house.ledger.lease(lease.id).reason == f"device {device.key} was reset"
+    assert house.state(later.id) is LeaseState.ACTIVE
+    house.reconciler.stop()
 
 
 def test_an_agent_that_hears_nothing_goes_on(build) -> None:

@@ -56,6 +56,9 @@ class RunningServer:
         head = "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", ""])
         return parse(self.speak(head.encode("utf-8")))
 
+    def workers(self) -> list[int]:
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
     def get_as(self, uid: int, path: str) -> tuple[int, Any]:
         """A GET by a real process of *uid*; (0, None) where it got no answer."""
         reader, writer = os.pipe()
@@ -140,7 +143,7 @@ def serve(
     started: list[int] = []
 
     def start(hooks: Hooks = NO_HOOKS, limits: Limits = DEFAULT_LIMITS, **changes: Any) -> RunningServer:
-        path = changes.pop("socket", public_directory / "api.sock")
+        path, reload = changes.pop("socket", public_directory / "api.sock"), changes.pop("reload", None)
         settings = ServerSettings(
             socket=path,
             classify=by_uid,
@@ -153,7 +156,7 @@ def serve(
             try:
                 web = changes.get("web")
                 api = ApiSettings(clock=clock, version="0.1.0", web=web and WebSettings(web, web.hosts()))
-                AgentServer(lambda: create_app(agent, identify_peer, api), settings, hooks).run()
+                AgentServer(lambda: create_app(agent, identify_peer, api), settings, hooks, reload).run()
             finally:
                 os._exit(1)
         started.append(pid)
