@@ -66,21 +66,21 @@ def test_the_log_is_read_on_by_the_next_process() -> None:
         writer = os.open("/dev/kmsg", os.O_WRONLY)
     except (OutsideFault, OSError) as fault:
         pytest.skip(f"no kernel log here: {fault}")
-    os.write(writer, b"<14>nodeagent: one")
+    os.write(writer, b"<14>nodeagent: one\n")
     child = os.fork()
     if child == 0:
         source.open()
         read_until(source, b"nodeagent: one")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    os.write(writer, b"<14>nodeagent: two")
+    os.write(writer, b"<14>nodeagent: two\n")
     os.close(writer)
     assert b"nodeagent: one" not in read_until(source, b"nodeagent: two")
     source.close()
 
 
 def read_until(source: KernelLog, word: bytes) -> bytes:
-    """All records, programs' too, up to one with *word*; a record may be there a moment after it was written."""
+    """All records, programs' too, up to one with *word*, which may be there a moment after its writing."""
     found = b""
     while word not in found:
         assert select.select([source._file], [], [], 20)[0]
