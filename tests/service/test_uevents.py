@@ -281,13 +281,13 @@ def test_what_waited_is_heard_before_anything_is_granted(build, kernel: Kernel) 
     device = house.agent.inventory().devices[0]
     lease = house.grant(user(), cus=8, device=(device.key,))
     kernel.tell(reset(device.pci))
-    house.reconciler.listen()
+    house.uevents.open()
     house.clock.turn(1)
     later = house.grant(user(), cus=8, device=(device.key,))
+    house.uevents.hear()
     house.look()
     assert house.ledger.lease(lease.id).reason == f"device {device.key} was reset"
     assert house.state(later.id) is LeaseState.ACTIVE
-    house.reconciler.stop()
 
 
 def test_an_agent_that_hears_nothing_goes_on(build) -> None:

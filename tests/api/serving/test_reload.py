@@ -205,11 +205,17 @@ def test_a_stop_that_is_asked_for_meanwhile_is_obeyed(serve, following, told):
     server = serve(reload=Next(told, following(new)))
     os.kill(server.pid, signal.SIGHUP)
     told.wait_for("starting")
+    workers = server.workers()
     os.kill(server.pid, signal.SIGTERM)
     deadline = time.monotonic() + SECONDS
-    while Path(f"/proc/{server.pid}/stat").read_text().split()[2] != "Z":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    try:
+        while Path(f"/proc/{server.pid}/stat").read_text().split()[2] != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for pid in (server.pid, *workers):  # one that did not obey would be waited for
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     assert "done" not in told.lines
 
 
@@ -239,10 +245,10 @@ def by_tcp(endpoint: Endpoint) -> int:
 def test_who_comes_by_tcp_meanwhile_waits_too(serve, following, told):
     """The read-only listener stays open over the change of workers."""
     endpoint = free_endpoint()
-    new = noting(told, "new", start=lambda: (told("starting"), time.sleep(0.5)))
-    serve_on = serve(noting(told, "old"), web=endpoint, reload=Next(told, following(new, endpoint)))
-    os.kill(serve_on.pid, signal.SIGHUP)
-    told.wait_for("starting")
+    old = Hooks(stop=lambda: (told("stopping"), time.sleep(0.5)))
+    server = serve(old, web=endpoint, reload=Next(told, following(Hooks(), endpoint)))
+    os.kill(server.pid, signal.SIGHUP)
+    told.wait_for("stopping")
     assert by_tcp(endpoint) == 200
 
 
