@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nodeagent.config.section import Section
 from nodeagent.config.sections import Config
 
 # An open socket and an open ledger stay what they are.
@@ -9,10 +10,13 @@ AT_START = ("server.socket", "state.directory")
 
 
 def changed(before: Config, after: Config) -> tuple[str, ...]:
-    """The keys whose values differ, as ``section.name``."""
-    return tuple(
-        f"{section}.{name}"
-        for section in Config.model_fields
-        for name in type(getattr(after, section)).model_fields
-        if getattr(getattr(before, section), name) != getattr(getattr(after, section), name)
-    )
+    """What has another value, as ``section.name``; of sections that are written several times, their name."""
+    found: list[str] = []
+    for section in Config.model_fields:
+        old, new = getattr(before, section), getattr(after, section)
+        if isinstance(new, Section):
+            names = type(new).model_fields
+            found += [f"{section}.{name}" for name in names if getattr(old, name) != getattr(new, name)]
+        elif old != new:
+            found.append(section)
+    return tuple(found)

@@ -57,6 +57,12 @@ def test_the_keys_that_changed_are_told(reload, settings):
     assert told(reload)["changed"] == ["limits.live_leases"]
 
 
+def test_a_section_that_is_written_several_times_is_told_by_its_name(reload, settings):
+    """Its tables have no names of their own."""
+    settings.write_text("[[quota]]\nuser = 0\nleases = 3\n")
+    assert told(reload)["changed"] == ["quota"]
+
+
 def test_what_waits_for_a_restart_is_told_until_then(reload, settings):
     """Where the agent listens and keeps its ledger stays; each reload says so, until that is undone."""
     settings.write_text('[server]\nsocket = "/run/x.sock"\n[state]\ndirectory = "/var/lib/x"\n')
