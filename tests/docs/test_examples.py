@@ -41,6 +41,7 @@ PLACEHOLDERS = {  # how a page writes what the reader puts there
 # Commands that are not run here, though they stand alone in a block: why.
 NOT_RUN = {
     "nodeagent serve": "it is what the others are typed at",
+    "nodeagent reload": "it signals the process that has the state directory; tests/node/test_reload.py",
     "nodeagent simulate": "it writes down this machine, or a copied tree that is not there",
     "nodeagent audit": "it needs a GPU, or a tree of the kernel's own; tests/cli/test_audit.py",
     "nodeagent health --drain-node": "it would tell Slurm",
