@@ -10,7 +10,7 @@ from nodeagent.domain.device import Inventory
 from nodeagent.domain.fitting import Offer, Site, fit
 from nodeagent.domain.lease import HeldSlice, PlacedSlice
 from nodeagent.domain.ownership import Asker, barred
-from nodeagent.domain.policy import Assigner, Group, Links, ranked
+from nodeagent.domain.policy import Assigner, Group, Links, Surroundings, ranked
 from nodeagent.domain.refusals import Code, DeviceRefusal, Refusal
 from nodeagent.domain.request import Request, SliceRequest
 from nodeagent.domain.selectors import check_devices, mismatch
@@ -78,7 +78,10 @@ def place(
         if len(answer.offers) < answer.asked.count:
             return _too_few(inventory, request, number, answer)
     assigner = Assigner.of(request, Links(inventory.devices), _room(sites))
-    groups = [Group(answer.asked.count, answer.offers) for answer in answers]
+    around = Surroundings.of(sites)
+    groups = [
+        Group(answer.asked.count, ranked(answer.offers, request.placement, around)) for answer in answers
+    ]
     choice = assigner.assign(groups)
     if choice is None:
         return _no_assignment(sites, answers, groups, assigner)
@@ -92,7 +95,7 @@ def _ask(
         barred(site.device, asked, asker) or fit(site, asked, request.placement, shared_cu_percent)
         for site in sites
     ]
-    offers = ranked((one for one in said if isinstance(one, Offer)), request.placement)
+    offers = tuple(one for one in said if isinstance(one, Offer))
     return _Answers(asked, offers, tuple(one for one in said if isinstance(one, DeviceRefusal)))
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import nsmallest
 from itertools import combinations
 from math import comb
 
 from nodeagent.domain.device import Device
-from nodeagent.domain.fitting import Offer
+from nodeagent.domain.fitting import Offer, Site
 from nodeagent.domain.request import Policy, Request
 
 MOST_STEPS = 5_000  # of one search: far above what a lease that fits needs, and well under a second
 MOST_GROUPS = 3_000  # of devices compared for their links; beyond, groups are grown around each device
+MOST_ALIKE = 50  # device groups tried for their links where links come second
 
 Choice = tuple[tuple[Offer, ...], ...]  # per slice request, as many offers as its count
 
@@ -30,11 +32,45 @@ class Group:
     offers: tuple[Offer, ...]
 
 
-def ranked(offers: Iterable[Offer], policy: Policy) -> tuple[Offer, ...]:
-    """*offers* in the policy's order; ties keep the devices' own order."""
-    if policy is Policy.SPREAD:
-        return tuple(sorted(offers, key=lambda offer: offer.load))
-    return tuple(sorted(offers, key=lambda offer: (not offer.joins, -offer.load)))
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """How the devices of a node stand, whether or not they could serve."""
+
+    idle: frozenset[str]  # keys of those with nobody on them
+    cards: Mapping[str, float]  # by PCI address, the load of all its partitions together
+
+    @classmethod
+    def of(cls, sites: Iterable[Site]) -> Surroundings:
+        idle, cards = set(), dict[str, float]()
+        for site in sites:
+            if not site.usage.present:
+                idle.add(site.device.key)
+            cards[site.device.pci] = cards.get(site.device.pci, 0) + site.usage.load(site.device)
+        return cls(frozenset(idle), cards)
+
+    def parted(self, device: Device) -> int:
+        """Idle devices that lose an idle one that they are linked with, if *device* is taken."""
+        if device.key not in self.idle:
+            return 0
+        return sum(link.kind == "xgmi" and link.device in self.idle for link in device.peers)
+
+
+def ranked(offers: Iterable[Offer], policy: Policy, around: Surroundings) -> tuple[Offer, ...]:
+    """*offers* in the policy's order; ties keep the devices' own order.
+
+    Of idle devices those go first that have the fewest links to other idle ones: a group of linked devices
+    that is broken into already is used up before the next one is, for those who ask for several linked ones.
+    Partitions that are alike otherwise are filled card by card, or spread over the cards.
+    """
+
+    def fill(offer: Offer) -> tuple[bool, float, int, float]:
+        device = offer.device
+        return not offer.joins, -offer.load, around.parted(device), -around.cards[device.pci]
+
+    def spread(offer: Offer) -> tuple[float, float, int]:
+        return offer.load, around.cards[offer.device.pci], around.parted(offer.device)
+
+    return tuple(sorted(offers, key=spread if policy is Policy.SPREAD else fill))
 
 
 @dataclass(frozen=True)
@@ -102,28 +138,45 @@ class Assigner:
         return *self.links.score(offer.device.key for offers in choice for offer in offers), rank
 
     def _best(self, groups: Sequence[Group]) -> Choice | None:
-        if self.policy is Policy.TOPOLOGY:
-            steps = _Steps(MOST_STEPS)
-            for devices in self._connected(groups):
-                narrowed = [_only(group, devices=devices) for group in groups]
-                choice = self._search(narrowed, steps)
-                if choice is not None:
-                    return choice
-                if not steps.left:
-                    break
+        steps = _Steps(MOST_STEPS)
+        for devices in self._candidates(groups):
+            narrowed = [_only(group, devices=devices) for group in groups]
+            choice = self._search(narrowed, steps)
+            if choice is not None:
+                return choice
+            if not steps.left:
+                break
         return self._search(groups, _Steps(MOST_STEPS))
 
-    def _connected(self, groups: Sequence[Group]) -> Iterator[frozenset[str]]:
-        """Device groups of the right size, the best connected first, then by the policy's order."""
+    def _candidates(self, groups: Sequence[Group]) -> Iterable[frozenset[str]]:
+        """Device groups of the right size, the best first; of equals those of the policy's favourites."""
         size = sum(group.count for group in groups)
         keys = list(dict.fromkeys(offer.device.key for group in groups for offer in group.offers))
         if size < 2 or size > len(keys):
-            return iter(())
-        if comb(len(keys), size) <= MOST_GROUPS:
-            grown: Iterable[tuple[str, ...]] = combinations(keys, size)
-        else:
-            grown = [self._grow(key, keys, size) for key in keys]
+            return ()
+        few = comb(len(keys), size) <= MOST_GROUPS
+        if self.policy is Policy.TOPOLOGY:
+            return self._connected(keys, size, few)
+        return self._alike(groups[0], size) if few and len(groups) == 1 else ()
+
+    def _connected(self, keys: Sequence[str], size: int, few: bool) -> Iterator[frozenset[str]]:
+        """The best connected first."""
+        grown = combinations(keys, size) if few else (self._grow(key, keys, size) for key in keys)
         return map(frozenset, sorted(grown, key=self.links.score))
+
+    def _alike(self, group: Group, size: int) -> Iterator[frozenset[str]]:
+        """What the policy likes best first, and of what it likes alike, as whole devices, the best connected.
+
+        Only the first few: what the policy likes less is the search's to find.
+        """
+        offers = {offer.device.key: offer for offer in group.offers}
+        sign = 1 if self.policy is Policy.SPREAD else -1
+
+        def worth(keys: tuple[str, ...]) -> tuple[int, float, tuple[int, int]]:
+            joining = sum(offers[key].joins for key in keys) if sign < 0 else 0
+            return -joining, sign * sum(offers[key].load for key in keys), self.links.score(keys)
+
+        return map(frozenset, nsmallest(MOST_ALIKE, combinations(offers, size), key=worth))
 
     def _grow(self, seed: str, keys: Sequence[str], size: int) -> tuple[str, ...]:
         """*seed* and the devices that, one after the other, add the most links."""

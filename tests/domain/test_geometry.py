@@ -155,6 +155,20 @@ def test_the_bound_and_the_shortcut_never_exceed_the_worst_pattern(
     assert harvest_bound(layout, bits) <= worst
 
 
+@pytest.mark.parametrize(
+    "layout", [XccLayout(7, 3, 1, 3, 1), XccLayout(6, 2, 2, 2, 1), XccLayout(4, 3, 1, 2, 2)]
+)
+def test_every_set_of_a_small_xcc_comes_to_its_worst_harvest(layout) -> None:
+    """No way in which the lost units can lie is passed over: each is the worst for some set."""
+    ways = [
+        engine_masks(layout, losses)
+        for losses in product(range(layout.levels + 1), repeat=layout.engines * layout.arrays)
+        if sum(losses) == layout.lost
+    ]
+    for bits in range(1, 1 << layout.units * layout.pair):
+        assert worst_case(layout, bits) == min(paced(masks, bits) for masks in ways)
+
+
 def place_of(geometry: Geometry, bit: int) -> tuple[int, int, int, int]:
     """XCC, engine, array and level of *bit* with nothing harvested, told by the masks of single arrays."""
     (xcc,) = (xcc for xcc in range(geometry.xccs) if every_nth(1 << bit, xcc, geometry.xccs))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nodeagent.domain.placement import place
 from nodeagent.domain.refusals import Code, Refusal
@@ -36,6 +38,41 @@ def test_binpack_fills_and_spread_levels(machines, new_node) -> None:
         assert got == expected
 
 
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD, Policy.TOPOLOGY])
+@given(busy=st.sets(st.integers(0, 7), max_size=7))
+def test_a_whole_group_is_not_broken_into_beside_a_broken_one(machines, new_node, policy, busy) -> None:
+    """A lease of one device takes it from the group of linked ones that has the fewest idle, in any order."""
+    devices = machines.hives().devices
+    node = new_node(machines.of([devices[at] for at in (0, 4, 1, 5, 2, 6, 3, 7)]))
+    for at in sorted(busy):
+        node.ask(ask(SliceRequest(device=(devices[at].key,))))
+    idle = [sum(at not in busy for at in group) for group in (range(4), range(4, 8))]
+    (taken,) = node.ask(ask(placement=policy))
+    group = [one.key for one in devices].index(taken.device) // 4
+    assert idle[group] == min(filter(None, idle))
+
+
+def test_small_leases_leave_linked_devices_together(machines, new_node) -> None:
+    """Four leases that fill a device each leave four linked ones, where devices' order mixes the groups."""
+    devices = machines.hives().devices
+    node = new_node(machines.of([devices[at] for at in (0, 4, 1, 5, 2, 6, 3, 7)]))
+    for _ in range(4):
+        node.ask(ask(SliceRequest(cu_percent=60)))
+    got = node.ask(ask(SliceRequest(count=4), link_bind=True))
+    assert {one.device for one in got} == {one.key for one in devices[4:]}
+
+
+def test_alike_partitions_are_spread_over_the_cards_or_filled_card_by_card(machines, new_node) -> None:
+    """Of idle partitions spread takes one of the emptiest card, binpack one of the fullest."""
+    node = new_node(machines.partitions(3, 4))
+    every_cu = SliceRequest(cu_percent=100, vram_bytes=GIB)
+    spread = [numbers(node.inventory, node.ask(ask(every_cu, placement=Policy.SPREAD))) for _ in range(4)]
+    assert spread == [[0], [4], [8], [1]]
+    node.free(1)
+    node.ask(ask(SliceRequest(cu_percent=100, vram_bytes=GIB, device=(node.inventory.devices[5].key,))))
+    assert numbers(node.inventory, node.ask(ask(every_cu))) == [6]
+
+
 def test_topology_takes_the_group_with_the_most_links(machines, new_node) -> None:
     """Three devices with one hive broken into go to the other hive, where all are linked."""
     node = new_node(machines.hives())
@@ -45,6 +82,24 @@ def test_topology_takes_the_group_with_the_most_links(machines, new_node) -> Non
         5,
         6,
     ]
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD])
+def test_whole_devices_of_one_lease_are_linked_where_they_can_be(machines, new_node, policy) -> None:
+    """Two whole devices of one lease come from one group of linked ones: they are as empty as any two."""
+    node = new_node(machines.hives())
+    for number in (0, 1, 2, 4):
+        node.ask(ask(SliceRequest(device=(node.inventory.devices[number].key,))))
+    assert numbers(node.inventory, node.ask(ask(SliceRequest(count=2), placement=policy))) == [5, 6]
+
+
+def test_links_never_outweigh_what_the_policy_wants(machines, new_node) -> None:
+    """Two parts go to the two fullest devices, though these are not linked and others are."""
+    node, half = new_node(machines.hives()), SliceRequest(cu_percent=50)
+    for number in (1, 6):
+        node.ask(ask(SliceRequest(cu_percent=25, device=(node.inventory.devices[number].key,))))
+    assert sorted(numbers(node.inventory, node.ask(ask(SliceRequest(count=2, cu_percent=25))))) == [1, 6]
+    assert not {1, 6} & set(numbers(node.inventory, node.ask(ask(half, half, placement=Policy.SPREAD))))
 
 
 def test_topology_is_a_wish_and_link_bind_a_demand(machines) -> None:

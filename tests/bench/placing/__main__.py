@@ -5,7 +5,7 @@ python -m tests.bench.placing
 
 from __future__ import annotations
 
-from . import delivery, report
+from . import delivery, report, sharing
 
 if __name__ == "__main__":
-    report.write({"delivered": list(delivery.measure())})
+    report.write({"delivered": list(delivery.measure()), "shared": list(sharing.measure())})

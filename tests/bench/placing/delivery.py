@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from nodeagent.adapters import machine
 from nodeagent.domain.device import Device
 from nodeagent.domain.geometry import Geometry
 
-from .churn import capped, churn, deliver, rules
+from .churn import Tally, capped, churn, deliver, rules
 from .nodes import inventory
 
 DEMANDS = (1, 4, 16)  # devices' worth of leases that would be there if none was refused
@@ -30,36 +30,35 @@ def kinds() -> Mapping[Geometry, tuple[list[str], Device]]:
     return found
 
 
-def measure(arrivals: int = ARRIVALS) -> Iterator[Figures]:
+def measure() -> Iterator[Figures]:
     """A row for each kind of device, cap and demand."""
     for geometry, (names, device) in kinds().items():
-        for cap in (True, False):
-            for demand in DEMANDS:
-                figures = _figures(device, geometry, cap, demand, arrivals)
-                yield {
-                    "machines": names,
-                    "cus": geometry.cus,
-                    "capped": cap,
-                    "demand": demand,
-                    "rules": figures,
-                }
+        for cap, demand in product((True, False), DEMANDS):
+            yield {
+                "machines": names,
+                "cus": geometry.cus,
+                "capped": cap,
+                "demand": demand,
+                "rules": figures(device, cap, demand),
+            }
 
 
-def _figures(
-    device: Device, geometry: Geometry, cap: bool, demand: int, arrivals: int
-) -> Mapping[str, Figures]:
-    events = partial(churn, demand, arrivals)
-    found = {}
-    for name in rules(device):
-        tallies = [
-            deliver(geometry, rules(device)[name], capped(events(seed)) if cap else events(seed))
-            for seed in SEEDS
-        ]
-        asked = sum(one.arrivals for one in tallies)
-        found[name] = {
-            "granted_cus": round(sum(one.granted for one in tallies) / asked, 1),
-            "effective_cus": round(sum(one.effective for one in tallies) / asked, 1),
-            "refused_percent": round(100 * sum(one.refused for one in tallies) / asked, 1),
-            "stuck": sum(one.stuck for one in tallies),
-        }
-    return found
+def figures(device: Device, cap: bool, demand: int) -> Mapping[str, Figures]:
+    """What each rule came to."""
+    return {name: _sum([_tally(device, name, cap, demand, seed) for seed in SEEDS]) for name in rules(device)}
+
+
+def _tally(device: Device, name: str, cap: bool, demand: int, seed: int) -> Tally:
+    events = churn(demand, ARRIVALS, seed)
+    assert device.geometry
+    return deliver(device.geometry, rules(device)[name], capped(events) if cap else events)
+
+
+def _sum(tallies: Sequence[Tally]) -> Figures:
+    arrivals = sum(one.arrivals for one in tallies)
+    return {
+        "granted_cus": round(sum(one.granted for one in tallies) / arrivals, 1),
+        "effective_cus": round(sum(one.effective for one in tallies) / arrivals, 1),
+        "refused_percent": round(100 * sum(one.refused for one in tallies) / arrivals, 1),
+        "stuck": sum(one.stuck for one in tallies),
+    }

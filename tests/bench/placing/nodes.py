@@ -11,7 +11,7 @@ from pathlib import Path
 from nodeagent.adapters import machine
 from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.sysfs import SysTree
-from nodeagent.domain.device import Device, Inventory
+from nodeagent.domain.device import Device, Inventory, Pool
 from nodeagent.domain.lease import HeldSlice, PlacedSlice, SliceState
 
 
@@ -25,13 +25,8 @@ def inventory(name: str) -> Inventory:
 
 def alone(device: Device) -> Inventory:
     """A node of *device* only, on which nothing but CUs runs out."""
-    found = inventory_of(device)
-    return replace(found, devices=(replace(device, queue_slots=1 << 20, shares=None, peers=()),))
-
-
-def inventory_of(device: Device) -> Inventory:
-    """The machine's inventory that *device* is of."""
-    return next(one for one in map(inventory, machine.names()) if device in one.devices)
+    pool = Pool(device.pool, device.pool, device.vram_bytes, device.grantable_bytes)
+    return Inventory(None, (replace(device, queue_slots=1 << 20, shares=None, peers=()),), (pool,))
 
 
 @dataclass

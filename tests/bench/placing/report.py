@@ -42,7 +42,12 @@ def _markers(name: str) -> tuple[str, str]:
 
 def tables(report: Report) -> Mapping[str, str]:
     """Every table of the page by its marker's name."""
-    return {"delivered": _delivered(report["delivered"])}
+    shared = report["shared"]
+    return {
+        "delivered": _delivered(report["delivered"]),
+        "groups": _groups(shared),
+        "refused": _refused(shared),
+    }
 
 
 def _delivered(rows: Sequence[Report]) -> str:
@@ -77,6 +82,47 @@ def _delivered_row(row: Report) -> Sequence[object]:
         more(found["exact"], floor),
         stuck,
     )
+
+
+SIZES = ("≤ 1/4", "≤ 1/2", "< 1", "1", "2", "4", "8")
+
+
+def _groups(rows: Sequence[Report]) -> str:
+    header = (
+        *_SCENARIO,
+        "GPU time granted",
+        "2 linked found",
+        "4 linked found",
+        "Leases of several",
+        "linked",
+    )
+    return _table(header, map(_groups_row, rows))
+
+
+def _groups_row(row: Report) -> Sequence[object]:
+    found = row["found_percent"]
+    return (
+        *_scenario(row),
+        f"{row['gpu_time_percent']} %",
+        f"{found['2']} %",
+        f"{found['4']} %",
+        *row["groups"],
+    )
+
+
+def _refused(rows: Sequence[Report]) -> str:
+    """Of one kind of node only: links change what is refused of nobody who does not insist on them."""
+    chosen = [row for row in rows if row["tasks"] == "all" and row["node"] == rows[0]["node"]]
+    lines = ((*_scenario(row), *map(row["refused_percent"].get, SIZES)) for row in chosen)
+    return _table((*_SCENARIO, *SIZES), lines)
+
+
+_SCENARIO = ("GPUs of a node", "Tasks", "Nodes", "Policy")
+
+
+def _scenario(row: Report) -> Sequence[object]:
+    name = row["policy"] if row["policy"] == "FGD" else f"`{row['policy']}`"
+    return row["node"], row["tasks"], row["nodes"], name
 
 
 def more(one: float, other: float) -> str:
