@@ -10,12 +10,11 @@ from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 
-from nodeagent.adapters import machine
 from nodeagent.wiring import LEDGER
 from tests.bench.clients import Client, grant_body
 from tests.bench.figures import Figure, Subject, Taken, Target, Turn
 from tests.bench.idle import taken
-from tests.bench.serving import FLOOR, Server, forget, numbered, scratch, started
+from tests.bench.serving import FLOOR, Server, forget, laid_out, scratch, started
 
 LIVE, PAST = 640, 10_000
 MACHINE = "mi300x-cpx"  # 63 devices
@@ -50,17 +49,6 @@ FIGURES = (
     Figure("lived-wakeups", f"wake-ups of an idle agent: {ON}", "a second", "gunicorn alone"),
     Figure("lived-memory", f"PSS: {ON}", "MiB", "gunicorn alone", Target("value", 100), guarded=True),
 )
-
-
-@contextlib.contextmanager
-def laid_out() -> Iterator[tuple[str, ...]]:
-    """The words of an agent on the machine's files, which are in memory as a kernel's are."""
-    with scratch(memory=True) as directory:
-        tree, settings = directory / "root", directory / "nodeagent.toml"
-        machine.materialise(machine.find(str(numbered(MACHINE, directory))), tree)
-        settings.write_text(SETTINGS, encoding="utf-8")
-        program = str(Path(__file__).with_name("laid_out.py"))
-        yield (program, "serve", "--simulate", str(tree), "--config", str(settings))
 
 
 @contextlib.contextmanager
@@ -119,7 +107,7 @@ def first_grant(words: Sequence[str], directory: Path, request_id: str) -> Itera
 
 def turns() -> Iterator[Turn]:
     with ExitStack() as last:
-        words = last.enter_context(laid_out())
+        words = last.enter_context(laid_out(MACHINE, SETTINGS))
         empty, floor = (last.enter_context(scratch()) for _ in range(2))
         places = ((words, last.enter_context(lived(words))), (words, empty), (FLOOR, floor))
         last.callback(forget, empty / "state")

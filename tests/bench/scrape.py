@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 from tests.bench.clients import Client, grant_body, request
 from tests.bench.figures import Figure, Subject, Taken, Turn
-from tests.bench.serving import Server, numbered_agent, scratch, serving
+from tests.bench.serving import Server, laid_out, serving
 
 NODES = {8: ("mi300x-spx", 32), 63: ("mi300x-cpx", 63)}  # devices: machine, leases
 EACH = "with those of each lease"
@@ -35,11 +34,8 @@ def turns() -> Iterator[Turn]:
         for devices, (name, leases) in NODES.items():
             sizes = []
             for each in ("false", "true"):
-                with ExitStack() as last:
-                    settings = last.enter_context(scratch()) / "nodeagent.toml"
-                    settings.write_text(f"[metrics]\nleases = {each}\n", encoding="utf-8")
-                    words = (*numbered_agent(last, name), "--config", str(settings))
-                    sizes.append(scraped(last.enter_context(serving(words)), leases))
+                with laid_out(name, f"[metrics]\nleases = {each}\n") as words, serving(words) as server:
+                    sizes.append(scraped(server, leases))
             (plain, few), (more, many) = sizes
             found[f"scrape-{devices}"] = Taken([plain], [more])
             found[f"scrape-{devices}-series"] = Taken([few], [many])

@@ -22,6 +22,7 @@ from nodeagent.wiring import instance, stem
 from tests.bench.clients import Client, RefusedError
 
 AGENT = ("-m", "nodeagent.cli.main", "serve", "--simulate", "mi300x-spx")
+LAID_OUT = str(Path(__file__).with_name("laid_out.py"))
 FLOOR = (str(Path(__file__).with_name("floor.py")),)
 START_SECONDS = 30
 NODES = "sys/class/kfd/kfd/topology/nodes"
@@ -90,10 +91,20 @@ def numbered(name: str, directory: Path) -> Path:
     return path
 
 
-def numbered_agent(last: contextlib.ExitStack, name: str = "mi300x-spx") -> tuple[str, ...]:
-    """The words of an agent on that machine, which is there until *last* ends."""
+def numbered_agent(last: contextlib.ExitStack) -> tuple[str, ...]:
+    """The words of an agent on eight of MI300X, whose file is there until *last* ends."""
     directory = last.enter_context(scratch())
-    return (*AGENT[:-1], str(numbered(name, directory)))
+    return (*AGENT[:-1], str(numbered(AGENT[-1], directory)))
+
+
+@contextlib.contextmanager
+def laid_out(name: str, settings: str) -> Iterator[tuple[str, ...]]:
+    """The words of an agent with these settings on the machine's files, in memory as a kernel's are."""
+    with scratch(memory=True) as directory:
+        tree, config = directory / "root", directory / "nodeagent.toml"
+        machine.materialise(machine.find(str(numbered(name, directory))), tree)
+        config.write_text(settings, encoding="utf-8")
+        yield (LAID_OUT, "serve", "--simulate", str(tree), "--config", str(config))
 
 
 @contextlib.contextmanager
