@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ from tests.bench.figures import Figure, Result, Subject, Taken, document
 from tests.bench.subjects import SUBJECTS
 
 CHECK_TURNS = 5
+LONGEST = 600  # seconds of one subject; then it hangs, and the others are to be measured
 
 
 def chosen(names: Sequence[str], guarded: bool = False) -> dict[str, list[Figure]]:
@@ -68,11 +70,20 @@ def measure(name: str, figures: Collection[Figure], turns: int | None = None) ->
     subject = SUBJECTS[name]
     began = time.monotonic()
     print(f"{name} ", end="", flush=True, file=sys.stderr)
-    found = [document(one) for one in measured(subject, figures, turns or subject.count)]
+    signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(LONGEST)
+    try:
+        found = [document(one) for one in measured(subject, figures, turns or subject.count)]
+    finally:
+        signal.alarm(0)
     print(f" {time.monotonic() - began:.0f} s", file=sys.stderr)
     for one in found:
         print(line(one), flush=True)
     return found
+
+
+def _hangs(*_: object) -> None:
+    raise TimeoutError(f"no end after {LONGEST} s")
 
 
 def line(one: Mapping[str, Any]) -> str:
