@@ -17,6 +17,7 @@ from nodeagent.doctor.scene import Scene
 from nodeagent.domain.baseline import Baseline
 from nodeagent.domain.doctor.usage import Memory, Usage, User
 from nodeagent.domain.errors import LedgerUnavailable
+from nodeagent.domain.idle import uncounted
 from nodeagent.domain.watch import KfdUse
 from nodeagent.ledger.boot_file import BootFile
 from nodeagent.service.owners import owners
@@ -35,7 +36,14 @@ def usage(scene: Scene) -> Usage:
         pools=tuple(_pools(scene, [one for each in uses.values() for one in each])),
         tolerance=scene.config.release.leak_tolerance_bytes,
         complete=scene.root_user,
+        blind=tuple(_blind(scene)) if scene.config.idle.after_seconds else (),
     )
+
+
+def _blind(scene: Scene) -> Iterator[str]:
+    for device in scene.inventory.devices:
+        if why := uncounted(device):
+            yield f"{device.key}: {why}"
 
 
 def _user(scene: Scene, pid: int, uses: list[KfdUse], leased: Callable[[int], bool | None]) -> User:

@@ -9,7 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from nodeagent.domain import watch
-from nodeagent.domain.device import Inventory
+from nodeagent.domain.device import Device, Inventory
+from nodeagent.domain.geometry import every_nth
 from nodeagent.domain.lease import AnchorKind, Lease
 from nodeagent.domain.watch import Activity, Sample
 
@@ -45,14 +46,39 @@ def works(before: Activity, now: Activity) -> bool:
     return any(now.occupancy) or now != before
 
 
-def unmeasured(lease: Lease, sample: Sample, strangers: Collection[str]) -> bool:
-    """Whether work of *lease* could be unseen: the driver counts no waves, or its programs may be elsewhere.
+def unmeasured(lease: Lease, sample: Sample, inventory: Inventory, strangers: Collection[str]) -> bool:
+    """Whether work of *lease* could be unseen: its waves are not counted, or its programs may be elsewhere.
 
     *strangers*: keys of the devices that processes of no lease use.
     """
-    if None in watch.activity(sample, lease.id).occupancy:
-        return True
-    return not sample.pids(lease.id) and any(held.placed.device in strangers for held in lease.slices)
+    pids = sample.pids(lease.id)
+    if not pids:
+        return any(held.placed.device in strangers for held in lease.slices)
+    busy = [one for one in sample.kfd if one.pid in pids and one.queues]
+    return any(
+        one.cu_occupancy is None or not _counts_waves(inventory.of_gpu(one.gpu_id), lease) for one in busy
+    )
+
+
+def uncounted(device: Device) -> str | None:
+    """Why the driver counts no waves on *device*, or None as far as is known without looking at a process."""
+    if device.partition:
+        return "is not the first partition of its card"
+    if device.gfx and not device.gfx.startswith("gfx9"):
+        return f"{device.gfx} tells no cu_occupancy"
+    return None
+
+
+def _counts_waves(device: Device | None, lease: Lease) -> bool:
+    """Whether the driver's count says anything of *lease* there: it is of the card's first XCC alone.
+
+    kfd_get_cu_occupancy asks for instance 0 and multiplies, for every partition of the card.
+    """
+    if device is None or uncounted(device):
+        return False
+    xccs = device.geometry.xccs if device.geometry else 1
+    slices = [held.placed for held in lease.slices if held.placed.device == device.key]
+    return all(one.whole or every_nth(one.cus.bits, 0, xccs) for one in slices)
 
 
 def strangers_on(sample: Sample, inventory: Inventory) -> frozenset[str]:

@@ -68,7 +68,7 @@ class IdleLeases:
             return
         now = self._clock.boot_ns()
         strangers = idle.strangers_on(look.sample, look.inventory)
-        judged = [one for one in look.active if self._is_judged(one, look.sample, strangers)]
+        judged = [one for one in look.active if self._is_judged(one, look, strangers)]
         self._quiet = {lease.id: self._follow(lease.id, look.sample, now) for lease in judged}
         for gone in self._idle.keys() - {lease.id for lease in judged if self._is_idle(lease.id, now)}:
             del self._idle[gone]
@@ -77,11 +77,11 @@ class IdleLeases:
                 self._act(lease, now)
         self._known(dict(self._idle))
 
-    def _is_judged(self, lease: Lease, sample: Sample, strangers: Collection[str]) -> bool:
+    def _is_judged(self, lease: Lease, look: Look, strangers: Collection[str]) -> bool:
         if lease.observed or lease.holder.kind in self._policy.exempt or not self._measured():
             return False
-        begun = lease.id in self._quiet or idle.has_begun(lease, sample)
-        return begun and not idle.unmeasured(lease, sample, strangers)
+        begun = lease.id in self._quiet or idle.has_begun(lease, look.sample)
+        return begun and not idle.unmeasured(lease, look.sample, look.inventory, strangers)
 
     def _follow(self, lease_id: int, sample: Sample, now: int) -> Quiet:
         """Go on from the last look. The slow counter is read where work ends, and before it has a result."""

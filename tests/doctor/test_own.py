@@ -11,6 +11,7 @@ import pytest
 
 from nodeagent import __version__
 from nodeagent.adapters.clock import SystemClock
+from nodeagent.config import Config, Idle
 from nodeagent.doctor import own, using
 from nodeagent.domain.doctor.check import Unseen
 from nodeagent.ledger.ledger import Ledger
@@ -171,6 +172,16 @@ def test_who_is_on_the_gpus(node: Any) -> None:
     assert (busy.leased, idle.leased) == (False, False)
     (pool,) = (one for one in found.pools if one.pool == device.pci)
     assert (pool.used, pool.known, pool.idle) == (9 << 30, 4 << 30, None)
+
+
+def test_devices_whose_waves_are_not_counted_are_told_where_that_matters(node: Any) -> None:
+    """RDNA and further partitions, and only where idle leases are looked for."""
+    node.is_a("r9700")
+    scene = node.scene()
+    assert using.usage(scene).blind == ()
+    scene = node.scene(config=Config(idle=Idle(after_seconds=60)))
+    (first, *_) = using.usage(scene).blind
+    assert first == f"{scene.inventory.devices[0].key}: gfx1201 tells no cu_occupancy"
 
 
 def test_without_the_ledger_nobody_is_called_foreign(node: Any) -> None:

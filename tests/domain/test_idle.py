@@ -7,8 +7,20 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.domain import idle, watch
-from nodeagent.domain.lease import Anchor, AnchorKind, Holder, HolderKind, Lease, LeaseState
-from nodeagent.domain.request import Request
+from nodeagent.domain.cuset import CuSet
+from nodeagent.domain.device import Device, Inventory
+from nodeagent.domain.lease import (
+    Anchor,
+    AnchorKind,
+    HeldSlice,
+    Holder,
+    HolderKind,
+    Lease,
+    LeaseState,
+    PlacedSlice,
+    SliceState,
+)
+from nodeagent.domain.request import Request, Shape
 from nodeagent.domain.watch import DrmClient, KfdUse, Sample
 
 LEASE = Lease(
@@ -23,6 +35,7 @@ LEASE = Lease(
     created_at=0.0,
 )
 PID = 40
+CUS = CuSet.span(0, 8)
 ROW = KfdUse(PID, 0x1000, vram_bytes=1 << 30, queues=("0",), cu_occupancy=0)
 DRM = DrmClient(frozenset({PID}), None, 128, 1, 0, 0, engine_ns=5)
 
@@ -60,11 +73,45 @@ def test_whatever_moves_is_work(now: Sample) -> None:
     assert works(sample(ROW), now)
 
 
-def test_queues_whose_waves_nobody_counts_are_not_measured() -> None:
+def on(device: Device, row: KfdUse, cus: CuSet = CUS, *, whole: bool = False) -> bool:
+    """Whether work of a lease with these CUs of *device* could be unseen, with this use of it."""
+    placed = PlacedSlice(
+        device=device.key,
+        epoch=1,
+        pool=device.pool,
+        cus=cus,
+        shared=False,
+        exclusive=False,
+        whole=whole,
+        cu_requested=8,
+        effective_cus=8,
+        vram_bytes=1 << 30,
+        queue_slots=1,
+        shape=Shape.EVEN,
+    )
+    lease = replace(LEASE, slices=(HeldSlice(1, LEASE.id, 1000, placed, SliceState.HELD),))
+    return idle.unmeasured(lease, sample(replace(row, gpu_id=device.gpu_id)), Inventory(1, (device,), ()), ())
+
+
+def test_queues_whose_waves_nobody_counts_are_not_measured(machines) -> None:
     """GPUs beside GFX9 tell no occupancy: such a lease may work or not. Without queues there is no work."""
-    assert idle.unmeasured(LEASE, sample(replace(ROW, cu_occupancy=None)), ())
-    assert not idle.unmeasured(LEASE, sample(replace(ROW, cu_occupancy=None, queues=())), ())
-    assert not idle.unmeasured(LEASE, sample(ROW), ())
+    device = machines.device("mi210")
+    assert on(device, replace(ROW, cu_occupancy=None))
+    assert not on(device, replace(ROW, cu_occupancy=None, queues=()))
+    assert not on(device, ROW)
+
+
+def test_waves_are_counted_on_the_first_xcc_of_a_card_alone(machines) -> None:
+    """A further partition, and CUs on other XCCs, always read 0; so may a GPU that nobody has listed."""
+    whole, part = machines.device("mi300x-spx"), machines.device("mi300x-cpx", partition=3)
+    xccs = whole.geometry.xccs
+    assert on(part, ROW)
+    assert not on(replace(part, partition=0), ROW)
+    assert not on(whole, ROW, CuSet.of(range(2 * xccs)))
+    assert on(whole, ROW, CuSet.of(range(1, xccs)))
+    assert not on(whole, ROW, CuSet(), whole=True)
+    stranger = sample(replace(ROW, gpu_id=0x9999))
+    assert idle.unmeasured(LEASE, stranger, Inventory(1, (whole,), ()), ())
 
 
 @pytest.mark.parametrize("kind", AnchorKind)

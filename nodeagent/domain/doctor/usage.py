@@ -42,6 +42,7 @@ class Usage:
     pools: tuple[Memory, ...] = ()
     tolerance: int = 256 * _MIB  # release.leak_tolerance_bytes
     complete: bool = True
+    blind: tuple[str, ...] = ()  # devices whose waves are not counted, where idle leases are looked for
 
 
 @check(
@@ -120,4 +121,15 @@ def evictions(usage: Usage) -> Verdict:
     return either(evicted, warn, "none")
 
 
-CHECKS = (vram_baseline, foreign_users, idle_openers, stuck_processes, evictions)
+@check(
+    Usage,
+    AREA,
+    fix="let leases end by time there (defaults.max_ttl_seconds): with queues on these devices none is idle",
+    issue="ROCm/TheRock#1878",
+)
+def idle_measured(usage: Usage) -> Verdict:
+    """Where idle leases are looked for (idle.after_seconds), the driver counts the waves of every device."""
+    return either(usage.blind, warn, "it does, or they are not looked for")
+
+
+CHECKS = (vram_baseline, foreign_users, idle_openers, stuck_processes, evictions, idle_measured)

@@ -120,6 +120,8 @@ CASES = (
     Case("stuck-processes", users(replace(STRANGER, state="D")), FAIL, "pid 11"),
     Case("evictions", USAGE, OK),
     Case("evictions", users(replace(STRANGER, evicted_ms=40)), WARN, "40 ms"),
+    Case("idle-measured", USAGE, OK),
+    Case("idle-measured", users(blind=("A: gfx1201 tells no cu_occupancy",)), WARN, "gfx1201"),
     Case("stale-cgroups", LEFT, OK),
     Case("stale-cgroups", left(cgroups=frozenset({7, 9})), WARN, "cgroup of lease 9"),
     Case("stale-cgroups", UNKNOWN, UNSEEN, "root"),
