@@ -114,6 +114,7 @@ class LeaseAnswer(Answer):
     request_id: str | None
     priority: str | None
     queue_priority: str | None
+    class_name: str | None
     queue: QueueAnswer | None  # of a queued lease
     idle: IdleAnswer | None
     created_at: str | None
@@ -231,23 +232,6 @@ class DevicesAnswer(Answer):
 class CallerAnswer(Answer):
     uid: int | None  # None: by TCP, nobody in particular
     administrator: bool
-
-
-class BoundAnswer(Answer):
-    resource: str  # leases, vram_bytes, cus or queue_slots
-    used: int
-    most: int
-
-
-class QuotaAnswer(Answer):
-    """A quota that holds for the caller, with what counts towards it: also what others hold, of a total."""
-
-    name: str
-    bounds: list[BoundAnswer]
-
-
-class QuotasAnswer(Answer):
-    quotas: list[QuotaAnswer]
 
 
 class CardAnswer(Answer):

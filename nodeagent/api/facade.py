@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from nodeagent.domain.classes import Class
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.idle import Idle
 from nodeagent.domain.lease import HeldSlice, HolderKind, Lease, LeaseState
@@ -59,6 +60,12 @@ class Agent(Protocol):
 
     def named(self, name: str) -> tuple[Device, ...]:
         """The devices that *name* means, in any spelling."""
+
+    def class_of(self, caller: Caller, name: str | None, kind: HolderKind) -> Class:
+        """The class of a request that names *name*. Raises InvalidField."""
+
+    def classes(self, caller: Caller) -> tuple[Class, ...]:
+        """The classes that *caller* may name."""
 
     def quotas(self, caller: Caller) -> tuple[Allotment, ...]:
         """The quotas that hold for *caller*, and what counts towards them."""

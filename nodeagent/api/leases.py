@@ -60,7 +60,7 @@ class LeaseRoutes:
         self._refusals = refusals
 
     def grant(self, call: Call) -> Reply:
-        order = order_of(cast(LeaseOrderBody, call.body), call.caller)
+        order = order_of(cast(LeaseOrderBody, call.body), call.caller, self._agent.class_of)
         outcome = self._agent.grant(call.caller, order)
         if isinstance(outcome, Refusal):
             self._refusals.count(outcome.code)

@@ -24,6 +24,7 @@ from nodeagent.api.fields import (
     TypeFilters,
     tidy,
 )
+from nodeagent.domain.classes import CLASS_PATTERN
 from nodeagent.domain.container import LIBC_PATTERN
 
 LONGEST_TTL = 86_400  # seconds
@@ -182,6 +183,7 @@ class LeaseOrderBody(Body):
     priority: Literal["high", "normal", "low"] = "normal"
     queue_priority: Literal["high", "normal", "low"] = "normal"
     cdi: Flag = False
+    class_name: Given[Annotated[str, StringConstraints(pattern=CLASS_PATTERN, strict=True)]] = None
     ttl_seconds: Given[Ttl] = None
     wait_seconds: Annotated[int, Field(ge=0, le=LONGEST_TTL), INTEGRAL] = 0
 

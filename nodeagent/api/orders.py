@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import replace
 
 from nodeagent.api.models import (
     CgroupAnchor,
@@ -14,6 +16,7 @@ from nodeagent.api.models import (
     RequireBody,
     SliceBody,
 )
+from nodeagent.domain.classes import NO_CLASS, Class
 from nodeagent.domain.container import Container, Engine
 from nodeagent.domain.guarantee import Compute, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.lease import AnchorKind, HolderKind
@@ -21,20 +24,36 @@ from nodeagent.domain.request import Policy, Priority, Request, Shape, SliceRequ
 from nodeagent.service.hosting import GuestOrder
 from nodeagent.service.orders import AnchorOrder, Caller, Order
 
+ClassOf = Callable[[Caller, str | None, HolderKind], Class]
+
 # How long the caller would wait is no part of what it asks for: a retry has less time left.
 _NOT_IN_DIGEST = {"request_id", "wait_seconds"}
-_LATER = {"cdi": False, "queue_priority": "normal"}  # not asked for, as in digests from before there was any
+_LATER = {
+    "cdi": False,
+    "queue_priority": "normal",
+    "class_name": None,
+}  # not asked for, as in digests from before there was any
 
 
-def order_of(body: LeaseOrderBody, caller: Caller) -> Order:
-    """The order that *body* means, coming from *caller*; whether it may be given is the service's to say."""
+def order_of(
+    body: LeaseOrderBody, caller: Caller, class_of: ClassOf = lambda caller, name, kind: NO_CLASS
+) -> Order:
+    """The order that *body* means, coming from *caller*; whether it may be given is the service's to say.
+
+    *class_of* gives the class by its name, or the one of who names none: what *body* does not say is its.
+    """
     anchor = _anchor(body)
     kind, name = _holder(body, anchor, caller)
+    its = class_of(caller, body.class_name, kind)
     return Order(
-        request=_request(body),
+        request=_request(body, its),
         holder_kind=kind,
         holder_id=name,
-        anchor=anchor,
+        anchor=replace(
+            anchor,
+            ttl_seconds=anchor.ttl_seconds or its.ttl_seconds,
+            max_ttl_seconds=its.max_ttl_seconds,
+        ),
         request_id=body.request_id,
         digest=digest(body),
         wait_seconds=body.wait_seconds,
@@ -96,21 +115,29 @@ def _holder(body: LeaseOrderBody, anchor: AnchorOrder, caller: Caller) -> tuple[
     return HolderKind(body.holder.kind), body.holder.id or process
 
 
-def _request(body: LeaseOrderBody) -> Request:
+def _request(body: LeaseOrderBody, its: Class) -> Request:
     return Request(
-        slices=tuple(_slice(item) for item in body.slices),
-        placement=Policy(body.placement),
+        slices=tuple(_slice(item, its) for item in body.slices),
+        placement=Policy(body.placement) if "placement" in body.model_fields_set else its.placement,
         numa_bind=body.numa_bind,
         link_bind=body.link_bind,
-        require=_requirement(body.require),
-        priority=Priority(body.priority),
+        require=_requirement(body.require).and_floor(its.require),
+        priority=_priority(body, its),
         cdi=body.cdi,
         queue_priority=Priority(body.queue_priority),
+        class_name=its.name or None,
     )
 
 
-def _slice(body: SliceBody) -> SliceRequest:
-    return SliceRequest(
+def _priority(body: LeaseOrderBody, its: Class) -> Priority:
+    """As asked; of a class that allows no more than `low`, that where nothing is."""
+    if "priority" not in body.model_fields_set and its.priority is Priority.LOW:
+        return Priority.LOW
+    return Priority(body.priority)
+
+
+def _slice(body: SliceBody, its: Class) -> SliceRequest:
+    asked = SliceRequest(
         count=body.count,
         cus=body.cus,
         cu_percent=body.cu_percent,
@@ -118,13 +145,14 @@ def _slice(body: SliceBody) -> SliceRequest:
         vram_bytes=body.vram_bytes,
         vram_percent=body.vram_percent,
         queue_slots=body.queue_slots,
-        shape=Shape(body.shape),
+        shape=Shape(body.shape) if "shape" in body.model_fields_set else its.each.shape,
         device=tuple(body.device),
         not_device=tuple(body.not_device),
         type=tuple(body.type),
         not_type=tuple(body.not_type),
         partition=body.partition,
     )
+    return its.filled(asked)
 
 
 def _requirement(body: RequireBody) -> Requirement:

@@ -6,7 +6,7 @@ with the default, so that one typing error does not stop a fleet.
 
 from nodeagent.config.changes import AT_START, changed
 from nodeagent.config.names import gid_of, members_of, uid_of
-from nodeagent.config.policy_sections import EACH, TABLES, Quota
+from nodeagent.config.policy_sections import EACH, TABLES, Class, Quota, cu_of, requirement_of, vram_of
 from nodeagent.config.reading import DEFAULT_PATH, check, read, verdict
 from nodeagent.config.sections import (
     DEFAULT_CDI,
@@ -51,6 +51,7 @@ __all__ = [
     "EACH",
     "TABLES",
     "Cdi",
+    "Class",
     "Closure",
     "Config",
     "Defaults",
@@ -74,11 +75,14 @@ __all__ = [
     "Web",
     "changed",
     "check",
+    "cu_of",
     "gid_of",
     "keys",
     "members_of",
     "read",
     "render",
+    "requirement_of",
     "uid_of",
     "verdict",
+    "vram_of",
 ]

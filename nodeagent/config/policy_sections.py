@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictInt, StrictStr, model_validator
 
 from nodeagent.config.names import gid_of, uid_of
 from nodeagent.config.section import Section
+from nodeagent.domain.guarantee import Compute, Ipc, Memory, Requirement, Visibility
 from nodeagent.domain.reserved import party_of
 from nodeagent.domain.sizes import size_of
 from nodeagent.domain.slurm import account_of
@@ -97,5 +100,101 @@ class Quota(Section):
         return ", ".join(said).replace(f"user {EACH}", "each user")
 
 
+def _share(text: str) -> float:
+    """``25%`` as 25.0. Raises ValueError."""
+    share = float(text.removesuffix("%"))
+    if not 0 < share <= 100:
+        raise ValueError(f"{text!r} is no share: write 25%, above 0 and at most 100")
+    return share
+
+
+def vram_of(told: str | int | None) -> dict[str, Any]:
+    """A class's `vram` as the field of a slice. Raises ValueError."""
+    if told is None:
+        return {}
+    text = str(told)
+    return {"vram_percent": _share(text)} if text.endswith("%") else {"vram_bytes": size_of(text)}
+
+
+def cu_of(told: str | int | None) -> dict[str, Any]:
+    """A class's `cu` as the field of a slice. Raises ValueError."""
+    if told is None or told == "shared":
+        return {"cu_shared": True} if told else {}
+    if isinstance(told, str):
+        return {"cu_percent": _share(told)}
+    if told < 1:
+        raise ValueError(f"{told} is no number of CUs")
+    return {"cus": told}
+
+
+def requirement_of(told: Mapping[str, str]) -> Requirement:
+    """A class's `require`. Raises ValueError."""
+    kinds: dict[str, type[StrEnum]] = {
+        "memory": Memory,
+        "compute": Compute,
+        "visibility": Visibility,
+        "ipc": Ipc,
+    }
+    if unknown := told.keys() - kinds.keys():
+        raise ValueError(f"{min(unknown)} is nothing that can be demanded: {', '.join(kinds)} are")
+    levels: dict[str, Any] = {kind: kinds[kind](level) for kind, level in told.items()}
+    return Requirement(**levels)
+
+
+def _checked(reads: Callable[[Any], object]) -> AfterValidator:
+    """Keeps what *reads* can read."""
+
+    def check(value: Any) -> Any:
+        reads(value)
+        return value
+
+    return AfterValidator(check)
+
+
+_Seconds = Annotated[int, Field(ge=1, le=86_400)]
+_Slots = Annotated[int, Field(ge=1, le=4096)]
+
+
+class Class(Section):
+    """What a request that names the class gets where it does not say, and at most."""
+
+    users: list[User] = Field(default=[], description="users who may name it; with no groups either: all")
+    groups: list[Group] = Field(default=[], description="groups whose members may name it")
+    kinds: list[Kind] = Field(default=[], description="kinds of holders that it is for; empty: all")
+    default: bool = Field(default=False, description="who may name it, and names no class, gets it")
+    vram: Annotated[_Name | None, _checked(vram_of)] = Field(
+        default=None, description='memory of a slice that does not say: bytes, "8GiB" or "25%"'
+    )
+    cu: Annotated[_Name | None, _checked(cu_of)] = Field(
+        default=None, description='CUs of a slice that does not say: a number, "25%" or "shared"'
+    )
+    queue_slots: _Slots | None = Field(default=None, description="queue slots of a slice that does not say")
+    shape: Literal["even", "exact"] = Field(default="even", description="shape where none is asked for")
+    placement: Literal["binpack", "spread", "topology", "exclusive"] = Field(
+        default="binpack", description="placement where none is asked for"
+    )
+    ttl_seconds: _Seconds | None = Field(default=None, description="life of a lease that does not say")
+    max_vram: Size | None = Field(default=None, description="most VRAM of a lease")
+    max_cus: Most | None = Field(default=None, description="most CUs of a lease")
+    max_queue_slots: Most | None = Field(default=None, description="most queue slots of a lease")
+    max_ttl_seconds: _Seconds | None = Field(
+        default=None, description="longest life of a lease, renewals included"
+    )
+    priority: Literal["high", "normal", "low"] | None = Field(
+        default=None, description="the highest place in the line that may be asked for"
+    )
+    require: Annotated[dict[str, str], _checked(requirement_of)] = Field(
+        default={}, description="what every lease is held by at least, as in --require"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.cu == "shared" and self.vram is None:
+            raise ValueError('cu: "shared" needs vram: of the shared CUs nothing else bounds a slice')
+        if self.ttl_seconds and self.max_ttl_seconds and self.ttl_seconds > self.max_ttl_seconds:
+            raise ValueError("ttl_seconds: is longer than max_ttl_seconds")
+        return self
+
+
 # Sections that are written as often as a site needs them, and what each of them says.
-TABLES: dict[str, type[Section]] = {"quota": Quota}
+TABLES: dict[str, type[Section]] = {"quota": Quota, "classes": Class}

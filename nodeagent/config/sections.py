@@ -8,8 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from nodeagent.config.names import gid_of
-from nodeagent.config.policy_sections import Party, Quota
+from nodeagent.config.policy_sections import Class, Party, Quota
 from nodeagent.config.section import Section as _Section
+from nodeagent.domain.classes import CLASS_PATTERN
 from nodeagent.domain.endpoint import Endpoint, check_host
 
 DEFAULT_SOCKET = Path("/run/nodeagent/api.sock")
@@ -200,6 +201,9 @@ class Limits(_Section):
         le=86_400,
         description="time that one user's waiting requests keep devices on end",
     )
+    priority: Literal["high", "normal"] = Field(
+        default="normal", description="the highest place in the line that one may ask for, without a class"
+    )
     queue_priority: Literal["high", "normal", "low"] = Field(
         default="normal", description="the highest priority of hardware queues that one may ask for"
     )
@@ -359,6 +363,7 @@ class Config(_Section):
     metrics: Metrics = Metrics()
     events: Events = Events()
     quota: list[Quota] = Field(default=[])
+    classes: dict[Annotated[str, Field(pattern=CLASS_PATTERN)], Class] = Field(default={})
 
     def overridden(self, *, socket: Path | None, state_dir: Path | None) -> Config:
         """These settings, with what the command line said instead."""

@@ -34,8 +34,14 @@ def render(config: Config, source: Path | None = None) -> str:
         value = getattr(config, section)
         if isinstance(value, Section):
             lines += [f"[{section}]", *_table(value, source)]
+        elif isinstance(value, dict):
+            for name, table in value.items():
+                lines += [f"[{section}.{name}]", *_table(table, source)]
         else:
-            lines += _tables(section, value, source)
+            for table in value:
+                lines += [f"[[{section}]]", *_table(table, source)]
+        if not value:
+            lines += _unwritten(section)
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -49,14 +55,10 @@ def _table(table: Section, source: Path | None) -> Iterator[str]:
         yield f"{name} = {_toml(value)}{origin}"
 
 
-def _tables(section: str, tables: list[Section], source: Path | None) -> Iterator[str]:
-    """Each of a section's tables; what one may say is a comment where there is none."""
-    for table in tables:
-        yield f"[[{section}]]"
-        yield from _table(table, source)
-    if not tables:
-        yield f"# [[{section}]]"
-        yield from (f"# {name}: {one.description}" for name, one in TABLES[section].model_fields.items())
+def _unwritten(section: str) -> Iterator[str]:
+    """What a table of a section may say of which there is none, as a comment."""
+    yield f"# [[{section}]]" if section == "quota" else f"# [{section}.NAME]"
+    yield from (f"# {name}: {one.description}" for name, one in TABLES[section].model_fields.items())
 
 
 def _toml(value: object) -> str:

@@ -21,6 +21,7 @@ from nodeagent.domain.request import Priority, Request
 from nodeagent.domain.selectors import mismatch
 
 AGING_NS = 3600 * SECOND_NS  # after that `low` waits as `normal` does
+ROOT = 0
 _RANKS = {priority: number for number, priority in enumerate(Priority)}
 
 
@@ -46,6 +47,13 @@ class Waiting:
     @property
     def asker(self) -> Asker:
         return Asker(self.kind, uid=self.owner, groups=self.groups)
+
+    @property
+    def privileged(self) -> bool:
+        """Whether devices are kept for it as long as it waits: of high priority, and root's or a job's."""
+        return self.request.priority is Priority.HIGH and (
+            self.owner == ROOT or self.kind is HolderKind.SLURM
+        )
 
     def rank(self, now_ns: int) -> int:
         """Its priority as a number, the first one lowest."""

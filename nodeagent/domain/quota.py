@@ -155,7 +155,7 @@ class Quota:
 class Breach:
     """What would be too much: *asked* beside *used*, where *most* is the limit. *leases* are in the way."""
 
-    quota: str
+    rule: str  # quota or class, for people
     resource: Resource
     used: int
     asked: int
@@ -169,10 +169,10 @@ class Breach:
 
     @property
     def why(self) -> str:
-        """For who asked: which quota, what it is used for already, and what it allows."""
+        """For who asked: which rule, what is held of it already, and what it allows."""
         used, asked, most = (_told(self.resource, number) for number in (self.used, self.asked, self.most))
         beside = "" if self.never else f", {used} held"
-        return f"quota of {self.quota}, {_NOUNS[self.resource]}: {asked} asked{beside}, {most} allowed"
+        return f"{self.rule}, {_NOUNS[self.resource]}: {asked} asked{beside}, {most} allowed"
 
 
 def breach(quotas: Iterable[Quota], payer: Payer, asked: Use, held: Sequence[Held]) -> Breach | None:
@@ -195,7 +195,7 @@ def _breach(
     beside = (one for one in held if quota.subject.together(payer, one.payer) and one.use.of(resource))
     most = quota.limits.of(resource)
     return Breach(
-        quota.name,
+        f"quota of {quota.name}",
         resource,
         used.of(resource),
         asked.of(resource),

@@ -72,3 +72,4 @@ class Request:
     priority: Priority = Priority.NORMAL
     cdi: bool = False  # containers are given the lease as a CDI device
     queue_priority: Priority = Priority.NORMAL  # of its hardware queues
+    class_name: str | None = None

@@ -74,6 +74,7 @@ def _request(text: str) -> Request:
         priority=Priority(stored["priority"]),
         cdi=stored.get("cdi", False),  # a request from before there was any
         queue_priority=Priority(stored.get("queue_priority", Priority.NORMAL)),  # the same
+        class_name=stored.get("class_name"),
     )
 
 

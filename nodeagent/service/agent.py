@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
+from nodeagent.domain.classes import Class
 from nodeagent.domain.clock import Clock
 from nodeagent.domain.device import Device, Inventory
 from nodeagent.domain.drains import NODE
@@ -19,6 +20,7 @@ from nodeagent.domain.request import Priority
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.attach import Attacher
 from nodeagent.service.changes import Changes
+from nodeagent.service.classes import Classes
 from nodeagent.service.container_view import ContainerView, ContainerViews
 from nodeagent.service.drains import Drains
 from nodeagent.service.effects import Told
@@ -80,6 +82,7 @@ class AgentParts:
     slurm: Slurm
     partitioning: Partitioning
     rules: QuotaRules
+    classes: Classes
 
 
 class Agent:
@@ -136,7 +139,8 @@ class Agent:
 
     def grant(self, caller: Caller, order: Order) -> Outcome:
         """Grant, queue or refuse. Raises LedgerUnavailable while the agent takes no new leases."""
-        must_be_allowed(caller, order, self._parts.queue_priority)
+        line = self._parts.classes.most_priority(order.request)
+        must_be_allowed(caller, order, self._parts.queue_priority, line)
         reason = self.unready()
         if reason is not None:
             raise LedgerUnavailable(reason)
@@ -280,6 +284,14 @@ class Agent:
         must_administer(caller)
         self._read(lease_id)
         return self._parts.ledger.effects(lease_id)
+
+    def class_of(self, caller: Caller, name: str | None, kind: HolderKind) -> Class:
+        """The class of a request that names *name*. Raises InvalidField."""
+        return self._parts.classes.named(caller, name, kind)
+
+    def classes(self, caller: Caller) -> tuple[Class, ...]:
+        """The classes that *caller* may name."""
+        return () if owns_nothing(caller) else self._parts.classes.usable(caller)
 
     def quotas(self, caller: Caller) -> tuple[Allotment, ...]:
         """The quotas that hold for *caller*, and what counts towards them: nothing for others than itself."""

@@ -42,10 +42,10 @@ class Anchors:
             InvalidField: the process or cgroup to adopt does not exist.
             NotAllowed: it is not the caller's.
         """
-        ttl = self.ttl(wish.ttl_seconds)
+        ttl = self.ttl(wish.ttl_seconds, wish.max_ttl_seconds)
         if wish.kind is AnchorKind.TTL:
             return Anchor(AnchorKind.TTL, armed=True, deadline_ns=self._in(ttl), ttl_seconds=ttl)
-        limit = ttl if wish.ttl_seconds else None
+        limit = ttl if wish.ttl_seconds else wish.max_ttl_seconds
         if wish.kind is AnchorKind.EXTERNAL:
             return Anchor(
                 AnchorKind.EXTERNAL, armed=True, ttl_seconds=limit, deadline_ns=limit and self._in(limit)
@@ -64,11 +64,12 @@ class Anchors:
             start_time=start_time_of(caller.pid),
         )
 
-    def ttl(self, asked: int | None) -> int:
-        """Seconds within the site's bounds. Raises InvalidField beyond them."""
-        if asked is not None and not 0 < asked <= self._limits.max_ttl:
-            raise InvalidField("ttl_seconds", f"must lie between 1 and {self._limits.max_ttl}")
-        return asked or self._limits.ttl
+    def ttl(self, asked: int | None, most: int | None = None) -> int:
+        """Seconds within the site's bounds, and a class's *most*. Raises InvalidField beyond them."""
+        most = min(self._limits.max_ttl, most or self._limits.max_ttl)
+        if asked is not None and not 0 < asked <= most:
+            raise InvalidField("ttl_seconds", f"must lie between 1 and {most}")
+        return asked or min(self._limits.ttl, most)
 
     def started(self, anchor: Anchor) -> Anchor:
         """*anchor* with its time counted from now, when the lease becomes active after a wait."""

@@ -10,6 +10,7 @@ from nodeagent.domain.errors import KeyReused, LedgerUnavailable
 from nodeagent.domain.lease import Anchor, Holder, HolderKind, Lease, LeaseState, PlacedSlice
 from nodeagent.domain.ownership import Asker
 from nodeagent.domain.queue import Reservation, Turn
+from nodeagent.domain.quota import Breach, Payer
 from nodeagent.domain.records import EffectState
 from nodeagent.domain.refusals import Refusal
 from nodeagent.domain.request import Request
@@ -17,6 +18,7 @@ from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
 from nodeagent.ledger.transaction import Transaction
 from nodeagent.service.anchoring import Anchors
+from nodeagent.service.classes import Classes
 from nodeagent.service.members import Askers
 from nodeagent.service.nesting import Nesting
 from nodeagent.service.observing import Observing
@@ -52,6 +54,7 @@ class Booker:
         nesting: Nesting,
         observing: Observing,
         queue: Queue,
+        classes: Classes,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -59,6 +62,7 @@ class Booker:
         self._anchors = anchors
         self._quotas = quotas
         self._rules = quotas.rules
+        self._classes = classes
         self._askers = Askers(quotas.rules.members, quotas.owner_of)
         self._planner = planner
         self._placer = placer
@@ -123,7 +127,7 @@ class Booker:
             if over is not None:
                 tx.event("refused", uid=uid, reason=over.code)
                 return over
-            breach = self._rules.breach(tx, self._rules.payer(caller, order), draft.size)
+            breach = self._breach(tx, self._rules.payer(caller, order), draft, draft.size)
             lease = self._open_row(tx, caller, order, anchor, LeaseState.PREPARING)
             self._observing.write(tx, lease, refused(breach) if breach else draft.placed, why)
             return Booked(lease, fresh=True)
@@ -172,7 +176,7 @@ class Booker:
             ends_ns=ends_ns(self._anchors.started(lease.anchor)),
         )
         if isinstance(draft.placed, Refusal) or not draft.placed:
-            return Turn.OVER_QUOTA if self._rules.breach(self._ledger, payer, draft.size) else Turn.WAITS
+            return Turn.OVER_QUOTA if self._breach(self._ledger, payer, draft, draft.size) else Turn.WAITS
         with self._ledger.write() as tx:
             current = tx.lease(lease.id)
             if current is None or current.state is not LeaseState.QUEUED:
@@ -180,7 +184,7 @@ class Booker:
             placed = self._placer.settle(draft, tx.held())
             if isinstance(placed, Refusal) or not placed:
                 return Turn.WAITS
-            if self._rules.breach(tx, payer, placed):
+            if self._breach(tx, payer, draft, placed):
                 return Turn.OVER_QUOTA
             tx.place(lease.id, placed)
             self._grant(tx, lease.id, draft, placed)
@@ -198,12 +202,16 @@ class Booker:
         placed = self._placer.settle(draft, tx.held())
         if isinstance(placed, Refusal):
             return placed
-        breach = self._rules.breach(tx, self._rules.payer(caller, order), placed or draft.size)
+        breach = self._breach(tx, self._rules.payer(caller, order), draft, placed or draft.size)
         if breach and (breach.never or not draft.may_wait or order.holder_kind is HolderKind.SLURM):
             return refused(breach)
         if placed and not breach:
             return placed
         return self._quotas.refusal(caller, counts, queueing=True) or ()
+
+    def _breach(self, ledger: Queries, payer: Payer | None, draft: Draft, placed: Placed) -> Breach | None:
+        """Of what *placed* is more than the request's class allows, or a quota beside what is held."""
+        return self._classes.over(draft.request, placed) or self._rules.breach(ledger, payer, placed)
 
     def _open(
         self, tx: Transaction, caller: Caller, order: Order, anchor: Anchor, draft: Draft, placed: Placed

@@ -42,6 +42,7 @@ class AnchorOrder:
     pid: int | None = None
     cgroup: str | None = None
     container: Container | None = None  # of a container anchor
+    max_ttl_seconds: int | None = None  # the most that the request's class allows
 
     @property
     def adopts(self) -> bool:

@@ -27,7 +27,7 @@ from nodeagent.domain.queue import (
     positions,
     unkept,
 )
-from nodeagent.domain.request import Priority, Request
+from nodeagent.domain.request import Request
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.allowance import Allowance
 from nodeagent.service.survey import Survey
@@ -149,7 +149,7 @@ class Queue:
         else:
             self._kept, self._standings, self._known = (), {}, {}
         self._slow = {owner: until for owner, until in self._slow.items() if now < until}
-        bound = (one.waiting for one in self._kept if one.waiting.request.priority is not Priority.HIGH)
+        bound = (one.waiting for one in self._kept if not one.waiting.privileged)
         self._allowance.keep({waiting.owner for waiting in bound})
 
     def _waiting(self, lease: Lease) -> Waiting:
@@ -212,8 +212,8 @@ class Queue:
         None for who stands in its own way: it could end its own lease, and so keep others out for ever.
         """
         wait_until = look.now_ns if lease.wait_until_ns is None else lease.wait_until_ns
-        if waiting.request.priority is Priority.HIGH:
-            return wait_until  # an administrator's, or Slurm's
+        if waiting.privileged:
+            return wait_until
         if any(one.lease in found.ends and self._owner_of(one.uid) == waiting.owner for one in look.held):
             return None
         left = self._allowance.left_ns(waiting.owner)

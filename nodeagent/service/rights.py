@@ -28,11 +28,16 @@ def must_administer(caller: Caller) -> None:
         raise NotAllowed("only root and the administrators' group may do this")
 
 
-def must_be_allowed(caller: Caller, order: Order, queues: Priority = Priority.NORMAL) -> None:
+def must_be_allowed(
+    caller: Caller,
+    order: Order,
+    queues: Priority = Priority.NORMAL,
+    line: Priority = Priority.NORMAL,
+) -> None:
     """Holder kinds slurm and docker, and anchors that only a caller ends, come from administrators.
 
     A process holds for itself or for the one that it adopts, whoever asks: its end is the lease's. Hardware
-    queues of others than administrators have the priority *queues* at most.
+    queues of others than administrators have the priority *queues* at most, places in the line *line*.
     """
     if order.holder_kind is HolderKind.PROCESS and order.holder_id != str(order.anchor.pid or caller.pid):
         raise NotAllowed("holder.id: a process holds only for itself, or for one that it adopts")
@@ -49,5 +54,7 @@ def must_be_allowed(caller: Caller, order: Order, queues: Priority = Priority.NO
     if order.request.queue_priority.above(queues):
         asked = order.request.queue_priority
         raise NotAllowed(f"queue_priority {asked}: who is no administrator may ask for {queues} at most")
-    if order.request.priority is Priority.HIGH:
-        raise NotAllowed("priority high: only an administrator may let a request go before all others")
+    if order.request.priority.above(line):
+        raise NotAllowed(
+            f"priority {order.request.priority}: who is no administrator may ask for {line} at most"
+        )

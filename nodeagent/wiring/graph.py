@@ -56,6 +56,7 @@ from nodeagent.service.vigil import Listener
 from nodeagent.service.watch import Watch
 from nodeagent.wiring.api import build_api
 from nodeagent.wiring.card_health import build_card_health
+from nodeagent.wiring.classes import build_classes
 from nodeagent.wiring.container_looks import ContainerUses, build_container_uses
 from nodeagent.wiring.containers import Dock, build_dock
 from nodeagent.wiring.enforcement import build_enforcement, foreign_stop
@@ -228,6 +229,7 @@ def build_agent(
             slurm=jobs.slurm,
             partitioning=partitioning,
             rules=base.quotas.rules,
+            classes=base.classes,
         )
     )
 
@@ -323,6 +325,7 @@ def _base(
         Anchors(anchor_limits(config), clock, tree, bearers),
         Quotas(quota_limits(config), clock, owner_of, build_quota_rules(config, owner_of)),
         enforcement,
+        build_classes(config, owner_of),
     )
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from nodeagent.adapters.cgroup import CgroupTree
 from nodeagent.domain.clock import Clock
+from nodeagent.domain.lease import Lease
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.anchoring import Anchors
 from nodeagent.service.attach import Attacher
 from nodeagent.service.booking import Booker
 from nodeagent.service.changes import Changes
+from nodeagent.service.classes import Classes
 from nodeagent.service.effects import Journal
 from nodeagent.service.enforcement import Enforcement
 from nodeagent.service.grant import Granter
@@ -40,6 +42,7 @@ class Base:
     anchors: Anchors
     quotas: Quotas
     enforcement: Enforcement
+    classes: Classes = field(default_factory=Classes)
     changes: Changes = field(default_factory=Changes)
     locks: LeaseLocks = field(default_factory=LeaseLocks)
 
@@ -81,7 +84,24 @@ def build_leases(
     observing = Observing(ledger, base.enforcement)
     groups_of = quotas.rules.members.of
     queue = Queue(ledger, base.clock, survey, quotas.owner_of, shared_cu_percent, keep_seconds, groups_of)
-    booker = Booker(ledger, base.clock, survey, anchors, quotas, planner, placer, nesting, observing, queue)
+    booker = Booker(
+        ledger,
+        base.clock,
+        survey,
+        anchors,
+        quotas,
+        planner,
+        placer,
+        nesting,
+        observing,
+        queue,
+        base.classes,
+    )
+
+    def latest_ns(lease: Lease) -> int | None:
+        found = (queue.latest_ns(lease), base.classes.latest_ns(lease))
+        return min((one for one in found if one is not None), default=None)
+
     releaser = Releaser(
         ledger,
         journal,
@@ -110,7 +130,7 @@ def build_leases(
             in_use,
             entered,
             keep,
-            queue.latest_ns,
+            latest_ns,
         ),
         Launcher(ledger, tree, tiers.supervisor, anchors, quotas, locks, changes, entered, keep),
         releaser,

@@ -54,6 +54,7 @@ from nodeagent.service.sidecars import Sidecars
 from nodeagent.service.survey import Survey
 from nodeagent.service.uevents import Source
 from nodeagent.wiring.card_health import build_card_health
+from nodeagent.wiring.classes import build_classes
 from nodeagent.wiring.container_looks import build_container_uses
 from nodeagent.wiring.containers import Dock
 from nodeagent.wiring.enforcement import modes_of
@@ -142,7 +143,16 @@ class House:
         bearers = Bearers(self.ledger, self.dock.engines) if settings.docker.enabled else None
         self.anchors = Anchors(AnchorLimits(), clock, tree, bearers)
         self.quotas = Quotas(limits, clock, owner_of, build_quota_rules(settings, owner_of))
-        base = Base(self.ledger, clock, tree, self.survey, self.anchors, self.quotas, self.enforcement)
+        base = Base(
+            self.ledger,
+            clock,
+            tree,
+            self.survey,
+            self.anchors,
+            self.quotas,
+            self.enforcement,
+            build_classes(settings, owner_of),
+        )
         self.changes, self.locks = base.changes, base.locks
         self.partitioning = build_partitioning(settings, node, base, files(node.tree) if files else None)
         self.hook = hook or HookFiles(STEM, root=state / "hook", library=state / "none.so")

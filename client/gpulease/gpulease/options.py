@@ -112,6 +112,7 @@ def add_request_options(parser: argparse.ArgumentParser, spelled: Callable[[str]
     ):
         add(f"--{name}", action="append", type=listed, default=[], metavar="LIST", help=f"only these: {what}")
         add(f"--not-{name}", action="append", type=listed, default=[], metavar="LIST", help="none of these")
+    add("--class", type=value_of(named), metavar="NAME", help="one of the site's classes (`gpulease quota`)")
     add("--priority", choices=("high", "normal", "low"), help="place in the queue")
     add("--queue-priority", choices=("high", "normal", "low"), help="the most that hardware queues get")
     add("--require", type=value_of(requirements), metavar="KIND=LEVEL,…", help=f"a floor: {_REQUIRE_FORMS}")
@@ -142,6 +143,7 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
         "placement": "exclusive" if args.exclusive else args.placement,
         "numa_bind": args.numa_bind or None,
         "link_bind": args.link_bind or None,
+        "class_name": getattr(args, "class"),
         "priority": args.priority,
         "queue_priority": args.queue_priority,
         "require": args.require or None,
