@@ -51,9 +51,8 @@ class Waiting:
     @property
     def privileged(self) -> bool:
         """Whether devices are kept for it as long as it waits: of high priority, and root's or a job's."""
-        return self.request.priority is Priority.HIGH and (
-            self.owner == ROOT or self.kind is HolderKind.SLURM
-        )
+        roots = self.owner == ROOT or self.kind is HolderKind.SLURM
+        return roots and self.request.priority is Priority.HIGH
 
     def rank(self, now_ns: int) -> int:
         """Its priority as a number, the first one lowest."""

@@ -240,3 +240,37 @@ def test_a_group_has_those_that_the_databases_list() -> None:
     """By name in the group's line, or by their own first group; an unknown group has nobody."""
     assert 0 in config.members_of(0)
     assert config.members_of(4_000_000_000) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("max_cu = 1", "classes.big.max_cu: unknown key"),
+        ("users = ['no-such-user']", "classes.big.users: there is no user"),
+        ("groups = ['no-such-group']", "classes.big.groups: there is no group"),
+        ("kinds = ['vm']", "classes.big.kinds"),
+        ("vram = '101%'", "classes.big.vram: '101%' is no share"),
+        ("vram = 'much'", "classes.big.vram: 'much' is no size"),
+        ("cu = 0", "classes.big.cu: 0 is no number of CUs"),
+        ("cu = 'many'", "classes.big.cu"),
+        ("cu = 'shared'", 'classes.big: cu: "shared" needs vram'),
+        ("ttl_seconds = 9\nmax_ttl_seconds = 8", "classes.big: ttl_seconds: is longer"),
+        ("require = { memory = 'steel' }", "classes.big.require: 'steel' is not a valid Memory"),
+        ("require = { speed = 'high' }", "classes.big.require: speed is nothing that can be demanded"),
+        ("priority = 'highest'", "classes.big.priority"),
+    ],
+)
+def test_a_wrong_class_is_named_and_left_out(tmp_path: Path, text: str, complaint: str) -> None:
+    """One mistake leaves that class out, which could be anybody's without a part; the rest stays."""
+    site = f"[classes.small]\nmax_cus = 4\n[classes.big]\n{text}\n"
+    settings, complaints = config.check(written(tmp_path, site))
+    assert complaints[0].startswith(complaint)
+    assert list(settings.classes) == ["small"]
+
+
+def test_a_shown_class_is_read_again(tmp_path: Path) -> None:
+    """`config show` prints each class as a table that means the same; a name that is none is refused."""
+    path = written(tmp_path, '[classes.big]\ncu = "25%"\nrequire = { memory = "hook" }\n')
+    shown = CliRunner().invoke(cli, ["config", "show", "--config", str(path)]).output
+    assert config.check(written(tmp_path, shown))[0].classes == config.check(path)[0].classes != {}
+    assert config.check(written(tmp_path, "[classes.BIG]\n"))[0].classes == {}

@@ -13,12 +13,21 @@ def test_quota_shows_what_counts_and_what_may(agent: Any, gpulease: Any) -> None
         {"resource": "leases", "used": 1, "most": 4},
     ]
     answer = {"quotas": [{"name": "each user", "bounds": bounds}]}
-    agent.canned = [(200, answer, {})]
-    _, *rows = gpulease("quota").stdout.splitlines()
+    classes = {"classes": [{"name": "big"}, {"name": "small", "default": True}, {"other": 1}]}
+    agent.canned = [(200, answer, {}), (200, classes, {})]
+    _, *rows, last = gpulease("quota").stdout.splitlines()
+    assert last == "classes that you may name (--class): small, big"
     assert [" ".join(row.split()) for row in rows] == [
         "each user VRAM 4 GiB 48 GiB",
         "each user leases 1 4",
     ]
-    agent.canned = [(200, answer, {}), (200, {"quotas": []}, {})]
-    assert json.loads(gpulease("quota", "--json").stdout) == answer
+    agent.canned = [(200, answer, {}), (200, classes, {}), (200, {}, {}), (200, {}, {})]
+    assert json.loads(gpulease("quota", "--json").stdout) == {**answer, "classes": ["small", "big"]}
     assert gpulease("quota").stdout == "no quota holds for you\n"
+
+
+def test_a_class_is_named(agent: Any, gpulease: Any) -> None:
+    """--class goes to the agent as it is, and an empty name nowhere."""
+    assert gpulease("grant", "--class", "big", "--request-id", "x").returncode == 0
+    assert agent.called("POST", "/v1/leases$")[0]["class_name"] == "big"
+    assert gpulease("grant", "--class", "").returncode == 2

@@ -131,7 +131,7 @@ def test_high_priority_of_users_keeps_devices_for_a_while_only(build) -> None:
     """Threat 20: a user's request that goes first uses up the time of keeping like any other."""
     house = build(config={"limits": Limits(priority="high", keep_seconds=0)})
     taken = house.grant(admin(), count=2)
-    waiting = lease(ask(house, user(), priority="high", wait_seconds=600))
+    waiting = lease(ask(house, user(), priority="high", slices=[{"count": 2}], wait_seconds=600))
     house.look()
     house.release(taken)
     assert isinstance(house.agent.grant(user(1001), order_of(cus=64, ttl=7200)), Granted)

@@ -22,9 +22,9 @@ from nodeagent.adapters.discovery import discover
 from nodeagent.adapters.drm import PCI
 from nodeagent.config import Config
 from nodeagent.domain.endpoint import Endpoint
-from nodeagent.domain.guarantee import Memory
+from nodeagent.domain.guarantee import Memory, Requirement
 from nodeagent.domain.lease import HolderKind
-from nodeagent.domain.request import Priority
+from nodeagent.domain.request import Policy, Priority, Shape, SliceRequest
 from nodeagent.wiring.node import Node
 from nodeagent.wiring.reload import server_settings
 from nodeagent.wiring.web import build_web
@@ -75,6 +75,28 @@ ROWS = [
     ("quota = [{ user = '*', vram = '7G' }]", "Limits.vram_bytes", 7 << 30),
     ("quota = [{ user = '*', cus = 7 }]", "Limits.cus", 7),
     ("quota = [{ user = '*', queue_slots = 7 }]", "Limits.queue_slots", 7),
+    ("classes.a.users = [7]", "Class.users", frozenset({7})),
+    ("classes.a.groups = [7]", "Class.groups", frozenset({7})),
+    ("classes.a.kinds = ['docker']", "Class.kinds", frozenset({HolderKind.DOCKER})),
+    ("classes.a.default = true", "Class.default", True),
+    ("classes.a.vram = '7G'", "Class.each", SliceRequest(vram_bytes=7 << 30)),
+    ("classes.a.cu = '7%'", "Class.each", SliceRequest(cu_percent=7)),
+    (
+        "classes.a = { cu = 'shared', vram = '7%' }",
+        "Class.each",
+        SliceRequest(cu_shared=True, vram_percent=7),
+    ),
+    ("classes.a.queue_slots = 7", "Class.each", SliceRequest(queue_slots=7)),
+    ("classes.a.shape = 'exact'", "Class.each", SliceRequest(shape=Shape.EXACT)),
+    ("classes.a.placement = 'spread'", "Class.placement", Policy.SPREAD),
+    ("classes.a.ttl_seconds = 7", "Class.ttl_seconds", 7),
+    ("classes.a.max_ttl_seconds = 7", "Class.max_ttl_seconds", 7),
+    ("classes.a.max_vram = '7G'", "Limits.vram_bytes", 7 << 30),
+    ("classes.a.max_cus = 7", "Limits.cus", 7),
+    ("classes.a.max_queue_slots = 7", "Limits.queue_slots", 7),
+    ("classes.a.priority = 'high'", "Class.priority", Priority.HIGH),
+    ("classes.a.require.memory = 'hook'", "Class.require", Requirement(memory=Memory.HOOK)),
+    ("limits.priority = 'high'", "Classes._priority", Priority.HIGH),
     ("limits.queued_leases = 7", "QuotaLimits.queued_leases", 7),
     ("limits.grants_per_second = 7", "TokenBuckets._rate", 7),
     ("limits.keep_seconds = 7", "Allowance._most_ns", 7_000_000_000),

@@ -52,6 +52,13 @@ class Client:
         """The quotas that hold for the caller, with what counts towards them."""
         return tuple(Quota.from_raw(item) for item in items(self._get("/v1/quotas"), "quotas"))
 
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes that the caller's requests may name, the default one first."""
+        found = items(self._get("/v1/classes"), "classes")
+        default = [one for one in found if one.get("default") is True][:1]
+        ordered = [*default, *(one for one in found if one not in default)]
+        return tuple(str(one["name"]) for one in ordered if "name" in one)
+
     def device(self, key: str) -> Device:
         return Device.from_raw(self._get(f"/v1/devices/{quoted(key)}"))
 

@@ -66,11 +66,11 @@ def devices(call: Invocation) -> int:
 
 
 def quota(call: Invocation) -> int:
-    quotas = call.client.quotas()
+    quotas, classes = call.client.quotas(), call.client.classes()
     if call.args.json:
-        call.body({"quotas": [one.raw for one in quotas]})
+        call.body({"quotas": [one.raw for one in quotas], "classes": list(classes)})
     else:
-        show_quotas(call.out, quotas)
+        show_quotas(call.out, quotas, classes)
     return 0
 
 

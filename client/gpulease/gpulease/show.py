@@ -236,11 +236,8 @@ def show_history(screen: Screen, leases: Sequence[Lease]) -> None:
     table(screen, titles, rows)
 
 
-def show_quotas(screen: Screen, quotas: Sequence[Quota]) -> None:
-    """What counts towards each quota of the caller's, and how much may."""
-    if not quotas:
-        screen.line("no quota holds for you")
-        return
+def show_quotas(screen: Screen, quotas: Sequence[Quota], classes: Sequence[str]) -> None:
+    """What counts towards each quota of the caller's, how much may, and the *classes* it may name."""
     rows = [
         (
             one.name,
@@ -250,7 +247,12 @@ def show_quotas(screen: Screen, quotas: Sequence[Quota]) -> None:
         for one in quotas
         for bound in one.bounds
     ]
-    table(screen, ("QUOTA", "OF", "USED", "ALLOWED"), rows)
+    if rows:
+        table(screen, ("QUOTA", "OF", "USED", "ALLOWED"), rows)
+    else:
+        screen.line("no quota holds for you")
+    if classes:
+        screen.line(f"classes that you may name (--class): {', '.join(map(safe, classes))}")
 
 
 def _shown(bound: Bound) -> Callable[[int], str]:
