@@ -30,4 +30,5 @@ def test_a_class_is_named(agent: Any, gpulease: Any) -> None:
     """--class goes to the agent as it is, and an empty name nowhere."""
     assert gpulease("grant", "--class", "big", "--request-id", "x").returncode == 0
     assert agent.called("POST", "/v1/leases$")[0]["class_name"] == "big"
+    assert "whole device" not in gpulease("grant", "--class", "big").stderr
     assert gpulease("grant", "--class", "").returncode == 2

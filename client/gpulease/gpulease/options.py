@@ -154,8 +154,8 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def whole_device(args: argparse.Namespace) -> Optional[str]:
-    """What to tell a user who named no part of a device; None when they did."""
-    if args.vram or args.cu or args.partition:
+    """What to tell a user who named no part of a device; None when they did, or a class, which may."""
+    if args.vram or args.cu or args.partition or getattr(args, "class"):
         return None
     devices = "a whole device" if (args.gpus or 1) == 1 else f"{args.gpus} whole devices"
-    return f"neither --vram nor --cu: taking {devices}, exclusively"
+    return f"neither --vram nor --cu: taking {devices}, exclusively, unless a default class says less"
