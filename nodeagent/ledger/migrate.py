@@ -15,6 +15,8 @@ from nodeagent.domain.errors import LedgerUnavailable
 from nodeagent.ledger.backup import backup
 from nodeagent.ledger.engine import connect, engine
 from nodeagent.ledger.faults import translated
+from nodeagent.ledger.tables import metadata
+from nodeagent.ledger.triggers import TRIGGERS
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -22,10 +24,17 @@ if TYPE_CHECKING:
 
 # What `script` gives as its head. Told here, too, for Alembic takes long to load, and most starts need none.
 NEWEST = "0005"
+# As Alembic makes it.
+_VERSION = (
+    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL,"
+    " CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+)
 
 
 def migrate(path: Path, *, to: str = "head") -> tuple[str, ...]:
     """Upgrade the database at *path*, making it where there is none; returns the revisions it went through.
+
+    To make it is one step.
 
     Writes nothing when there is nothing to do.
 
@@ -37,6 +46,8 @@ def migrate(path: Path, *, to: str = "head") -> tuple[str, ...]:
             _create(path)
             _roll_back(path)
             origin = revision(path)
+            if origin is None and to == "head":
+                return _lay_out(path)
             return () if origin == NEWEST and to == "head" else _upgrade(path, origin, to)
     except OSError as error:
         raise LedgerUnavailable(f"{error.filename or path}: {error.strerror}") from error
@@ -63,6 +74,20 @@ def revision(path: Path) -> str | None:
     if names:
         raise LedgerUnavailable(f"{path}: has tables but no schema revision: this is no ledger of the agent")
     return None
+
+
+def _lay_out(path: Path) -> tuple[str, ...]:
+    """Make the newest schema at once: the migrations come to the same, and Alembic would stay in memory."""
+    writer = engine(path, begin="BEGIN IMMEDIATE")
+    try:
+        with writer.begin() as connection:
+            metadata.create_all(connection)
+            for statement in (*TRIGGERS, _VERSION):
+                connection.exec_driver_sql(statement)
+            connection.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (NEWEST,))
+    finally:
+        writer.dispose()
+    return (NEWEST,)
 
 
 def _upgrade(path: Path, origin: str | None, to: str) -> tuple[str, ...]:
