@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class CuSet:
         return not self.bits & ~other.bits
 
     def __str__(self) -> str:
-        return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in self.runs())
+        return _listed(self)
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Yield maximal runs as inclusive (first, last), lowest first."""
@@ -79,3 +80,8 @@ class CuSet:
             yield at + skip, at + skip + length - 1
             bits >>= length
             at += skip + length
+
+
+@lru_cache(maxsize=4096)
+def _listed(cus: CuSet) -> str:
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in cus.runs())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -119,6 +119,10 @@ class Ledger(Queries):
     def lease(self, lease_id: int) -> Lease | None:
         known = self._present
         return (known and known.leases.get(lease_id)) or super().lease(lease_id)
+
+    def _in_memory(self, of: Collection[int]) -> Mapping[int, Lease]:
+        known = self._present
+        return {} if known is None else {one: known.leases[one] for one in of if one in known.leases}
 
     def health(self) -> LedgerHealth:
         trouble = self._trouble or self._reserve.trouble()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -195,7 +195,17 @@ class Queries(ABC):
             wanted.append(leases.c.created_at >= since)
         if ended_since is not None:
             wanted.append(leases.c.ended_at >= ended_since)
-        return self._read_leases(Statement(_leases().where(*wanted).limit(_bounded(limit))))
+        ids = select(leases.c.id).where(*wanted).order_by(leases.c.id).limit(_bounded(limit))
+        with self._connection() as connection:
+            found = [row.id for row in Statement(ids).send(connection, {}).rows]
+            known = self._in_memory(found)
+            rest = json.dumps([lease_id for lease_id in found if lease_id not in known])
+            every = {**known, **{lease.id: lease for lease in _read(connection, _LEASES_OF, of=rest)}}
+        return tuple(every[lease_id] for lease_id in found)
+
+    def _in_memory(self, of: Collection[int]) -> Mapping[int, Lease]:
+        """Those of these leases that need not be read."""
+        return {}
 
     def live(self, state: LeaseState | None = None) -> tuple[Lease, ...]:
         """Every lease that has not ended, queued ones included; or those of them in *state*."""
@@ -336,11 +346,16 @@ class Queries(ABC):
 
     def _read_leases(self, wanted: Statement, **given: object) -> tuple[Lease, ...]:
         with self._connection() as connection:
-            found = wanted.send(connection, given).rows
-            mine: dict[int, list[HeldSlice]] = {row.id: [] for row in found}
-            for row in _SLICES_OF.send(connection, {"of": json.dumps(list(mine))}).rows:
-                mine[row.lease].append(rows.slice_of(row))
-            return tuple(rows.lease_of(row, tuple(mine[row.id])) for row in found)
+            return _read(connection, wanted, **given)
+
+
+def _read(connection: Connection, wanted: Statement, **given: object) -> tuple[Lease, ...]:
+    found = wanted.send(connection, given).rows
+    mine: dict[int, list[HeldSlice]] = {row.id: [] for row in found}
+    if mine:
+        for row in _SLICES_OF.send(connection, {"of": json.dumps(list(mine))}).rows:
+            mine[row.lease].append(rows.slice_of(row))
+    return tuple(rows.lease_of(row, tuple(mine[row.id])) for row in found)
 
 
 def _bounded(limit: int) -> int:
