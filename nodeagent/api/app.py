@@ -172,8 +172,10 @@ def _content(answer: Answer | str | None, status: int, media: str) -> Response:
 
 
 def _secure(response: Response) -> Response:
+    given = {name for name, _ in response.headers}
     for name, value in _SECURITY.items():
-        response.headers.setdefault(name, value)  # the dashboard may load its own two files
+        if name not in given:  # the dashboard may load its own two files
+            response.headers.add(name, value)
     return response
 
 

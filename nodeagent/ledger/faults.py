@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, TimeoutError
 
 from nodeagent.domain.errors import AgentError, IllegalMove, LedgerConflict, LedgerUnavailable
 from nodeagent.ledger.triggers import ILLEGAL_MOVE
+
+Given = TypeVar("Given")
 
 
 class DiskFull(LedgerUnavailable):
@@ -48,13 +49,24 @@ def meaning(error: SQLAlchemyError | sqlite3.Error, path: Path) -> AgentError | 
     return kind(f"{path}: {cause}" + (f" ({likely})" if likely else ""))
 
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
+class Translated(Generic[Given]):
+    """A context that gives *given*, and raises the agent's own errors in place of SQLite's.
+
+    It may be entered any number of times: a grant does so for each of its thirty statements.
+    """
+
+    def __init__(self, path: Path, given: Given) -> None:
+        self._path = path
+        self._given = given
+
+    def __enter__(self) -> Given:
+        return self._given
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SQLAlchemyError | sqlite3.Error) and (known := meaning(error, self._path)):
+            raise known from error
+
+
+def translated(path: Path) -> Translated[None]:
     """Raise the agent's own errors in place of SQLite's, about the file *path*."""
-    try:
-        yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
-        known = meaning(error, path)
-        if known is None:
-            raise
-        raise known from error
+    return Translated(path, None)

@@ -46,11 +46,18 @@ def _mapping(text: str | None) -> Any:
 
 
 def request_text(request: Request) -> str:
-    values = asdict(request)
+    values = _fields(request)
+    values["require"] = _fields(request.require)
+    values["slices"] = [_fields(each) for each in request.slices]
     for each in values["slices"]:
         if not each["partition"]:
             del each["partition"]  # an agent from before there was any reads it, too
     return dump(values)
+
+
+def _fields(value: Request | Requirement | SliceRequest) -> Values:
+    """As `asdict`, which copies all that it finds."""
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def request_of(text: str) -> Request:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from nodeagent.domain.lease import (
 from nodeagent.domain.records import Drain
 from nodeagent.domain.request import Request
 from nodeagent.ledger import rows
-from nodeagent.ledger.faults import translated
+from nodeagent.ledger.faults import Translated
 from nodeagent.ledger.ids import IdBlocks
 from nodeagent.ledger.present import Present
 from nodeagent.ledger.records import Records
@@ -97,8 +96,7 @@ class Transaction(Records):
     def __init__(
         self, connection: Connection, clock: Clock, ids: IdBlocks, path: Path, present: Present | None
     ) -> None:
-        self._open_connection = connection
-        self._path = path
+        self._translated = Translated(path, connection)
         self._clock = clock
         self._ids = ids
         self._before = present  # as of the last commit; None: not known
@@ -106,10 +104,8 @@ class Transaction(Records):
         self._touched: set[int] = set()  # leases of which anything was written
         self._read: dict[int, Lease] = {}  # touched ones, as they are by now
 
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        with translated(self._path):
-            yield self._open_connection
+    def _connection(self) -> Translated[Connection]:
+        return self._translated
 
     def held(self) -> tuple[HeldSlice, ...]:
         return super().held() if self._before is None or self._touched else self._before.held

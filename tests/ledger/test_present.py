@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from ledger_builders import activated, opened, placed, released
+from ledger_builders import CARD, activated, opened, placed, released
 
 from nodeagent.domain.errors import LedgerConflict
-from nodeagent.domain.lease import LeaseState, SliceState
+from nodeagent.domain.lease import Anchor, AnchorKind, LeaseState, SliceState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
 
@@ -32,6 +32,19 @@ def test_a_commit_shows_at_once_and_a_transaction_that_was_given_up_never(ledger
         released(tx, lease)
     assert (ledger.held(), ledger.live(), ledger.present()) == ((), (), frozenset())
     assert ledger.lease(lease) == Queries.lease(ledger, lease)
+
+
+def test_a_renewed_lease_and_a_drain_show_as_they_are(ledger: Ledger) -> None:
+    """Its end is told to those who wait for it, and a drained device is granted to nobody."""
+    with ledger.write() as tx:
+        lease = opened(tx, placed(cus="0-3"))
+        activated(tx, lease)
+    with ledger.write() as tx:
+        tx.set_anchor(lease, Anchor(AnchorKind.TTL, armed=True, deadline_ns=77, ttl_seconds=4))
+    with ledger.write() as tx:
+        tx.drain(CARD, reason=None, uid=0, until_ns=None)
+    assert [one.ends_ns for one in ledger.held()] == [77]
+    assert [one.device for one in ledger.drains()] == [CARD]
 
 
 def test_a_lease_that_ended_unclean_is_there_until_its_slices_are_free(ledger: Ledger) -> None:

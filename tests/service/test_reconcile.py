@@ -38,6 +38,19 @@ def test_a_lease_ends_when_its_time_is_up(house: House, clock: TurnedClock) -> N
     assert house.kinds(lease) == ["granted", "reaped", "released"]
 
 
+def test_a_change_of_one_lease_makes_it_alone_be_looked_at(build, clock: TurnedClock) -> None:
+    """Between two looks at the whole node; a change of nobody knows whom makes all of them be."""
+    house = build(periods=Periods(look=1000))
+    house.reconciler.run_once()
+    one, other = (house.grant(user(), cus=8, ttl=100) for _ in range(2))
+    clock.turn(100)
+    house.reconciler.run_once({one.id})
+    until(lambda: house.state(one.id) is LeaseState.RELEASED)
+    assert house.state(other.id) is LeaseState.ACTIVE
+    house.reconciler.run_once({one.id, None})
+    until(lambda: house.state(other.id) is LeaseState.RELEASED)
+
+
 def test_a_renewal_counts_from_now(house: House, clock: TurnedClock) -> None:
     """Renewed in time the lease goes on, with the new ttl where one is given."""
     lease = house.grant(user(), cus=8, ttl=100)
