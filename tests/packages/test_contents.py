@@ -89,3 +89,21 @@ def test_scripts_are_a_shells(name: str) -> None:
     read = subprocess.run(["dash", "-n"], input=scripts()[name], capture_output=True, text=True, check=False)
     assert (read.returncode, read.stderr) == (0, "")
     assert {"%post", "%preun", "%postun", "postinst", "prerm", "postrm"} == set(scripts())
+
+
+@pytest.mark.slow
+def test_lintian_finds_nothing() -> None:
+    """In the Debian package that was built, beside what lintian-overrides gives reasons for."""
+    built = sorted((ROOT / "dist").glob("nodeagent_*_amd64.deb"))
+    if not built or shutil.which("lintian") is None:
+        pytest.skip("needs dist/nodeagent_*.deb (make deb) and lintian (apt-get install lintian)")
+    done = subprocess.run(["lintian", built[-1]], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_every_override_has_a_reason() -> None:
+    """Each group of tags that lintian is not to tell of stands below a comment."""
+    lines = (PACKAGES / "lintian-overrides").read_text().splitlines()
+    reasons = [line for line in lines if line.startswith("# ")]
+    tags = [line for line in lines if re.fullmatch(r"nodeagent: [a-z-]+", line)]
+    assert lines[0] in reasons and lines[1] in reasons and len(reasons) + len(tags) == len(lines)
