@@ -7,7 +7,7 @@ memory of a namespace likewise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 from nodeagent.domain.lease import HolderKind, PlacedSlice
@@ -41,7 +41,12 @@ class Use:
     queue_slots: int = 0
 
     def __add__(self, other: Use) -> Use:
-        return Use(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+        return Use(
+            self.leases + other.leases,
+            self.vram_bytes + other.vram_bytes,
+            self.cus + other.cus,
+            self.queue_slots + other.queue_slots,
+        )
 
     def of(self, resource: Resource) -> int:
         return int(getattr(self, resource))
