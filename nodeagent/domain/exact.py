@@ -102,16 +102,22 @@ def _best_units(xcc: XccLayout, free: list[int], count: int, pace: int) -> list[
 def _over_engines(xcc: XccLayout, free: list[int], count: int, engines: int) -> list[int]:
     """*count* units: equally many on the *engines* with the most room, then what is left over.
 
-    That comes from the same engines. If these are all, it is taken from the top, where harvest makes a unit's
-    engine uncertain: here, of all places, that does no harm.
+    Of an engine those of broken rows go first. What is left over comes from the same engines; if these are
+    all, from the top, where harvest makes a unit's engine uncertain: here, of all places, that does no harm.
     """
+    per_row, room, sure = xcc.engines * xcc.arrays, set(free), xcc.certain_units
+
+    def late(unit: int) -> tuple[bool, bool, int]:
+        first = unit - unit % per_row
+        return unit >= sure, room.issuperset(range(first, first + per_row)), unit
+
     by_engine: list[list[int]] = [[] for _ in range(xcc.engines)]
-    for unit in free:
+    for unit in sorted(free, key=late):
         by_engine[unit % xcc.engines].append(unit)
 
     def roomiest(engine: int) -> tuple[int, int, int]:
         units = by_engine[engine]
-        return -sum(1 for unit in units if unit < xcc.certain_units), -len(units), engine
+        return -sum(1 for unit in units if unit < sure), -len(units), engine
 
     order, fair = sorted(range(xcc.engines), key=roomiest), count // engines
     chosen = [unit for engine in order[:engines] for unit in by_engine[engine][:fair]]

@@ -97,19 +97,32 @@ def _even_steps(geometry: Geometry) -> set[int]:
     } or {1}
 
 
-def _free_rows(geometry: Geometry, free: CuSet) -> list[int]:
-    return [row for row in range(geometry.rows) if CuSet.span(row * geometry.row, geometry.row) <= free]
-
-
 def _whole_rows(geometry: Geometry, free: CuSet, count: int) -> CuSet | None:
-    """The lowest free rows: the certain ones are lowest, and rows need not touch to be even."""
     rows = _free_rows(geometry, free)
     if len(rows) < count:
         return None
     bits = 0
     for row in rows[:count]:
-        bits |= CuSet.span(row * geometry.row, geometry.row).bits
+        bits |= row.bits
     return CuSet(bits)
+
+
+def _free_rows(geometry: Geometry, free: CuSet) -> list[CuSet]:
+    """What is free of rows, each a CU (or pair) of every array on every XCC, the best first.
+
+    Whole certain rows, from the lowest; then as many as the free ends of broken ones come to, column by
+    column, which is as even where every level is certain; then whole rows that harvest may have torn.
+    """
+    rows = _rows(geometry, free)
+    certain, torn = rows[: geometry.certain_rows], rows[geometry.certain_rows :]
+    columns = range(geometry.engines * geometry.arrays)
+    broken = [[row for row in certain if row.free_steps[at] and not row.whole] for at in columns]
+    woven = [
+        CuSet.of(cu for at, row in enumerate(ends) for cu in _cus_of(geometry, row, [at]))
+        for ends in zip(*broken, strict=False)
+    ]
+    whole, last = ([_cus_of(geometry, row, columns) for row in some if row.whole] for some in (certain, torn))
+    return [*whole, *woven, *last]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,22 @@ def test_four_quarters_leave_forty_eight_cus_and_refuse_a_fifth() -> None:
     assert largest_even(MI300X, free) == 32
 
 
+def test_even_uses_the_free_ends_of_broken_rows_before_rows_that_may_be_torn() -> None:
+    """With a step held in each of two rows, seven rows of an MI300X are still even for certain."""
+    free = MI300X.everything - CuSet.span(0, 8) - CuSet.span(40, 8)
+    chosen = choose(MI300X, free, 224, Shape.EVEN)
+    assert chosen is not None
+    assert MI300X.effective(chosen) == len(chosen) == 224
+    assert largest_even(MI300X, free) == 256
+
+
+def test_exact_breaks_no_row_where_broken_ones_will_do() -> None:
+    """Four CUs of each XCC of an MI300X come from the two rows of which half is held."""
+    broken = CuSet.span(96, 16) | CuSet.span(144, 16)
+    chosen = choose(MI300X, CuSet.span(0, 256) - broken, 32, Shape.EXACT)
+    assert chosen == CuSet.span(112, 32)
+
+
 def test_exact_gives_the_count_asked_in_a_good_arrangement() -> None:
     """76 CUs of an idle MI300X work like 72, where the lowest 76 bits work like 64."""
     chosen = choose(MI300X, MI300X.everything, 76, Shape.EXACT)
