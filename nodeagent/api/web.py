@@ -67,6 +67,7 @@ class WebGuard:
     def __init__(self, routes: Iterable[Route], settings: WebSettings | None) -> None:
         self._routes = {route.name: route for route in routes if route.web or route.public}
         self._settings = settings
+        self._trouble: str | None = None  # with the token, as the log has it
 
     def check(self) -> None:
         """Raises unless the current request is of the unix socket, or may be answered by TCP.
@@ -81,19 +82,27 @@ class WebGuard:
         rule = request.url_rule
         route = self._routes.get(rule.endpoint) if rule else None
         if settings.token is not None and not (route and route.public):
-            _check_token(settings.token)
+            self._check_token(settings.token)
         if request.method not in _METHODS:
             raise WrongMethod("this listener is for reading only; acts go through the agent's socket")
         if route is None:
             raise UnknownThing("there is no such route on this listener; the agent's socket has all of them")
 
+    def _check_token(self, token: Callable[[], bytes]) -> None:
+        scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
+        right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), self._read(token))
+        if scheme.lower() != "bearer" or not right:
+            raise Unauthenticated("show the token of [web] token_file as Authorization: Bearer")
 
-def _check_token(token: Callable[[], bytes]) -> None:
-    scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
-    try:
-        right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), token())
-    except OutsideFault as fault:
-        log.error("nobody is let in by TCP", why=str(fault))
-        raise Unhealthy("the token of this listener cannot be read; the agent's log says why") from None
-    if scheme.lower() != "bearer" or not right:
-        raise Unauthenticated("show the token of [web] token_file as Authorization: Bearer")
+    def _read(self, token: Callable[[], bytes]) -> bytes:
+        try:
+            found = token()
+        except OutsideFault as fault:
+            if self._trouble != str(fault):  # once: anybody may ask as often as they like
+                self._trouble = str(fault)
+                log.error("nobody is let in by TCP", why=self._trouble)
+            raise Unhealthy("the token of this listener cannot be read; the agent's log says why") from None
+        if self._trouble is not None:
+            self._trouble = None
+            log.info("the token is read again: who shows it is let in by TCP")
+        return found

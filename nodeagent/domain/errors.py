@@ -14,6 +14,7 @@
     ├── LedgerConflict      the ledger's own rules refused rows: held already, over a pool, unknown device
     ├── IllegalMove         a lease or slice cannot go to that state from where it is: a bug
     └── OutsideFault        the kernel or another outside thing said no; names its path
+        └── Vanished        it went while it was worked on, which is its owner's right
 """
 
 from __future__ import annotations
@@ -83,3 +84,7 @@ class OutsideFault(AgentError):
         super().__init__(f"{path}: {why}")
         self.path = path
         self.why = why
+
+
+class Vanished(OutsideFault):
+    """A thing that is somebody else's to remove was removed between two steps."""

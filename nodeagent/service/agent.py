@@ -31,7 +31,7 @@ from nodeagent.service.hosting import GuestOrder, Hosted, Hosting
 from nodeagent.service.launch import Launcher, LaunchOrder
 from nodeagent.service.measuring import Measuring
 from nodeagent.service.naming import Names
-from nodeagent.service.orders import Caller, Free, NodeView, Order, Tier
+from nodeagent.service.orders import Caller, Free, NodeView, Order, Queued, Tier
 from nodeagent.service.partitioning import Partitioning
 from nodeagent.service.queue import Queue, Standing
 from nodeagent.service.quota_rules import Allotment, QuotaRules
@@ -146,7 +146,10 @@ class Agent:
             raise LedgerUnavailable(reason)
         if any(asked.device or asked.not_device for asked in order.request.slices):
             order = replace(order, request=self._names.pinned(order.request, self.inventory()))
-        return self._parts.granter.grant(caller, order)
+        outcome = self._parts.granter.grant(caller, order)
+        if isinstance(outcome, Queued):
+            self._parts.queue.place(outcome.lease)
+        return outcome
 
     def held(self) -> tuple[HeldSlice, ...]:
         """Every slice that is not free."""

@@ -11,7 +11,7 @@ from nodeagent.adapters.limits import Limits, apply
 from nodeagent.adapters.processes import alive
 from nodeagent.adapters.systemd import Systemd
 from nodeagent.domain.clock import Clock
-from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.errors import OutsideFault, Vanished
 from nodeagent.domain.guarantee import Memory
 from nodeagent.domain.records import EffectRecord
 from nodeagent.service.effects import Arguments, Evidence, Pending, WaitInBoot
@@ -60,7 +60,7 @@ def found(tree: CgroupTree, arguments: Arguments) -> Evidence:
     """Path and inode of the cgroup that the lease's first effect has just made."""
     ref = find(tree, arguments)
     if ref is None:
-        raise OutsideFault(f"cgroup of lease {arguments['lease']}", "vanished while the lease was prepared")
+        raise Vanished(f"cgroup of lease {arguments['lease']}", "vanished while the lease was prepared")
     return {"path": ref.path, "inode": ref.inode}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nodeagent.domain.errors import AgentError, OutsideFault
+import structlog
+
+from nodeagent.domain.errors import AgentError, OutsideFault, Vanished
 from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.records import EffectRecord, EffectState
 from nodeagent.ledger.ledger import Ledger
@@ -13,6 +15,8 @@ from nodeagent.service.effects import Arguments, Done, Effect, Evidence, record
 from nodeagent.service.job_effects import in_job
 from nodeagent.service.locks import LeaseLocks
 from nodeagent.service.shared_memory import IPC
+
+log = structlog.get_logger()
 
 
 class JobCgroups:
@@ -44,6 +48,11 @@ class JobCgroups:
         for lease, journal in self._ledger.journals(jobs).items():
             try:
                 self._keep(active[lease], journal)
+            except (
+                Vanished,
+                FileNotFoundError,
+            ) as fault:  # Slurm removed it meanwhile: the next look finds out
+                log.debug("a job's cgroup went while its limits were put on it", lease=lease, why=str(fault))
             except (AgentError, OSError) as fault:
                 faults.append(fault)
         if faults:

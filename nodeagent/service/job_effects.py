@@ -14,7 +14,7 @@ from nodeagent.adapters.cgroup import CgroupRef, CgroupTree, OpenCgroup
 from nodeagent.adapters.dmem import DmemController
 from nodeagent.adapters.slurm import is_slurmstepd
 from nodeagent.domain.clock import Clock
-from nodeagent.domain.errors import OutsideFault
+from nodeagent.domain.errors import OutsideFault, Vanished
 from nodeagent.domain.guarantee import Memory
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.service.cgroup_effects import (
@@ -106,7 +106,7 @@ class JobCgroupEffect(Effect):
     def verify(self, arguments: Arguments, evidence: Evidence) -> Evidence:
         ref = ref_of(evidence)
         if ref is None or find(self._tree, arguments) != ref:
-            raise OutsideFault(evidence.get("path", arguments["parent"]), "is not the job's cgroup any more")
+            raise Vanished(evidence.get("path", arguments["parent"]), "is not the job's cgroup any more")
         return {"exists": True}
 
     def undo(self, arguments: Arguments, evidence: Evidence) -> Evidence | Pending:

@@ -117,6 +117,20 @@ class Queue:
         """What a lease that waits can expect; None where it was not looked at yet."""
         return self._standings.get(lease_id)
 
+    def place(self, lease: Lease) -> None:
+        """Find the place of one that came just now, for its first answer; the next look knows more."""
+        if lease.id in self._standings:
+            return
+        now = self._clock.boot_ns()
+        look = _Look(now, Ground(self._survey.inventory(), self._shared_cu_percent), ())
+        waiting = map(self._waiting, self._ledger.live(LeaseState.QUEUED))
+        for one in in_order(waiting, now, self._served or {}):
+            look.line.append((one.lease, look.candidates_of(one)))
+            if one.lease == lease.id:
+                position = positions(look.line)[lease.id]
+                self._standings = {**self._standings, lease.id: Standing(position)}
+                return
+
     def latest_ns(self, lease: Lease) -> int | None:
         """Until when *lease* may be renewed at most, as it came after one that waits for it to end.
 

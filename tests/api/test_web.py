@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.api.app import ApiSettings, api_routes, create_app
 from nodeagent.api.browsers import LOOPBACK, BrowserCheck
@@ -116,6 +117,28 @@ def test_a_token_that_cannot_be_read_lets_nobody_in(web):
     answer = web(settings(token=gone)).get("/metrics", headers=SHOWN)
     assert (answer.status_code, answer.json["code"]) == (503, "NodeUnhealthy")
     assert "web.token" not in answer.text
+
+
+def test_a_token_that_cannot_be_read_is_logged_once(web):
+    """However often somebody asks, the log has each trouble once, and its end."""
+    told: list[OutsideFault | None] = []
+
+    def token():
+        if told[0] is not None:
+            raise told[0]
+        return TOKEN.encode()
+
+    client = web(settings(token=token))
+    with capture_logs() as logs:
+        for fault in (OutsideFault("/t", "is gone"), OutsideFault("/t", "is empty"), None):
+            told[:] = [fault]
+            for _ in range(3):
+                client.get("/metrics", headers=SHOWN)
+    assert [(one["log_level"], one.get("why")) for one in logs] == [
+        ("error", "/t: is gone"),
+        ("error", "/t: is empty"),
+        ("info", None),
+    ]
 
 
 def test_leases_are_masked_even_where_they_are_open(web, agent):

@@ -9,6 +9,7 @@ import pytest
 from service_builders import GIB, House, admin, until
 from service_world import DeathError
 from slurm_world import Scope, Site
+from structlog.testing import capture_logs
 from test_kernel_tier import Dmem, Outside
 
 from nodeagent.adapters.inotify import Made
@@ -17,7 +18,7 @@ from nodeagent.domain.lease import Lease, LeaseState
 from nodeagent.domain.slurm import Word
 from nodeagent.service.cgroup_effects import cgroup_in
 from nodeagent.service.closure import Closing
-from nodeagent.service.job_effects import Heirs, JobDmemEffect
+from nodeagent.service.job_effects import Heirs, JobCgroupEffect, JobDmemEffect
 from nodeagent.service.job_events import JobEvents
 from nodeagent.service.means import Setting
 from nodeagent.service.proof import VramMeans
@@ -103,6 +104,26 @@ def test_a_directory_that_slurm_removed_is_there_for_the_next_step(site, scope, 
     assert site.house.ledger.lease(lease.id).state is LeaseState.ACTIVE
     assert site.epilog().word is Word.RELEASED
     assert not scope.directory().exists()
+
+
+def test_a_directory_that_goes_within_a_look_is_no_trouble(site, scope, monkeypatch):
+    """Slurm may end a step between what is set and what is read back: the next look makes up for it."""
+    lease = site.granted()
+    apply = JobCgroupEffect.apply
+
+    def vanishes(self, arguments):
+        made = apply(self, arguments)
+        scope.directory().rmdir()
+        return made
+
+    scope.directory().rmdir()
+    with monkeypatch.context() as short, capture_logs() as logs:
+        short.setattr(JobCgroupEffect, "apply", vanishes)
+        site.house.reconciler.run_once()
+    assert [one["log_level"] for one in logs if one["log_level"] != "debug"] == []
+    assert any(one["event"].startswith("a job's cgroup went") for one in logs)
+    site.house.jobs.looks["job cgroups"]()
+    assert scope.directory().stat().st_ino == where(site, lease)[1]
 
 
 def test_a_directory_that_slurm_makes_anew_is_heard_of(build, tree, scope, children):

@@ -167,6 +167,19 @@ def test_a_request_for_a_vanished_device_does_not_stop_the_queue(build) -> None:
     assert house.state(behind.id) is LeaseState.ACTIVE
 
 
+def test_who_comes_to_wait_is_told_its_place_at_once(house: House) -> None:
+    """Before the reconciler's look, and as that will have it: among those who want the same devices."""
+    full(house)
+    first = house.agent.grant(user(), order_of(cus=8, wait=600)).lease
+    second = house.agent.grant(user(1001), order_of(cus=8, wait=600)).lease
+    high = Request(slices=(SliceRequest(cus=8),), priority=Priority.HIGH)
+    urgent = house.agent.grant(admin(), order_of(wait=600, request=high)).lease
+    told = [house.agent.standing(one).position for one in (first, second, urgent)]
+    house.look()
+    assert told == [1, 2, 1]
+    assert [house.agent.standing(one).position for one in (first, second, urgent)] == [2, 3, 1]
+
+
 def test_a_repeated_request_finds_its_place_in_the_queue(house: House) -> None:
     """The same request id is the same queued lease, and later the same granted one."""
     blocker = full(house)
