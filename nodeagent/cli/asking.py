@@ -54,26 +54,31 @@ def on_device(socket: Path | None, key: str, verb: str, body: Mapping[str, Any])
     return answer
 
 
-def clear_lines(socket: Path | None, target: str, *, force: bool = False) -> tuple[str, bool]:
-    """Clear a lease's or a device's quarantined slices and errors; what is left, and whether nothing is.
+def left_after_clearing(socket: Path | None, target: str, *, force: bool = False) -> list[dict[str, Any]]:
+    """Clear a lease's or a device's quarantined slices; what is not well after that: `left_line` says it.
 
     Raises:
         UsageError: a device is to be cleared by force.
     """
     if force and not target.isdigit():
         raise UsageError("--force is for one lease: name it by its id")
-    sick: list[str] = []
+    sick: list[dict[str, Any]] = []
     if target.isdigit():
         leases = [ask(socket, "POST", f"/v1/leases/{target}/clear", {"force": force})]
     else:
         leases, sick = _after_clearing(socket, devices_meant(socket, target, every=False))
-    left = sick + [
-        f"lease {lease['id']}, {one['device']}: still quarantined: {lease.get('reason')}"
+    return sick + [
+        {"lease": lease["id"], "device": one["device"], "state": one["state"], "reason": lease.get("reason")}
         for lease in leases
         for one in lease["slices"]
         if one["state"] == "quarantined"
     ]
-    return "\n".join(safe(line) for line in left) or f"{safe(target)}: nothing is quarantined", not left
+
+
+def left_line(left: Mapping[str, Any]) -> str:
+    """A slice, or a device, that is not well, and why."""
+    whose = "" if left["lease"] is None else f"lease {left['lease']}, "
+    return f"{whose}{left['device']}: still {left['state']}: {left['reason']}"
 
 
 def journal_lines(journal: Mapping[str, Any]) -> str:
@@ -86,14 +91,16 @@ def journal_lines(journal: Mapping[str, Any]) -> str:
     return "\n".join(safe(line) for line in lines)
 
 
-def _after_clearing(socket: Path | None, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], list[str]]:
+def _after_clearing(
+    socket: Path | None, keys: Sequence[str]
+) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
     """Clear the devices; their leases that failed, and what is wrong with them still."""
     leases: dict[int, Mapping[str, Any]] = {}
-    sick: list[str] = []
+    sick: list[dict[str, Any]] = []
     for key in keys:
         device = on_device(socket, key, "clear", {})
         if device["state"] == "unhealthy":
-            sick.append(f"{key}: still unhealthy: {device['reason']}")
+            sick.append({"lease": None, "device": key, "state": "unhealthy", "reason": device["reason"]})
         page = ask(socket, "GET", f"/v1/leases?state=failed&device={quote(key, safe='')}")
         leases |= {lease["id"]: lease for lease in page["leases"]}
     return list(leases.values()), sick

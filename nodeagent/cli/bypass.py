@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from nodeagent.cli.options import CONFIG, OK, SOCKET, STATE_DIR, WARN
+from nodeagent.cli.options import CONFIG, OK, SOCKET, STATE_DIR, WARN, dump
 
 
 @click.group()
@@ -35,21 +35,26 @@ def bypass_on(
 
 @bypass.command("off")
 @CONFIG
+@SOCKET
 @STATE_DIR
-def bypass_off(config_path: Path | None, state_dir: Path | None) -> None:
+def bypass_off(config_path: Path | None, socket: Path | None, state_dir: Path | None) -> None:
     """End it: the agent enforces again at its next look."""
     from nodeagent.cli.bypassing import end
 
-    click.echo(end(config_path, state_dir))
+    click.echo(end(config_path, state_dir, socket))
 
 
 @bypass.command("status")
 @CONFIG
+@SOCKET
 @STATE_DIR
-def bypass_status(config_path: Path | None, state_dir: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Whether it is on, and what is on record of it.")
+def bypass_status(
+    config_path: Path | None, socket: Path | None, state_dir: Path | None, as_json: bool
+) -> None:
     """Say whether it is on, until when and why; exit 1 while it is."""
-    from nodeagent.cli.bypassing import state
+    from nodeagent.cli.bypassing import state, state_line
 
-    line, on = state(config_path, state_dir)
-    click.echo(line)
-    sys.exit(WARN if on else OK)
+    found = state(config_path, state_dir, socket)
+    click.echo(dump(found) if as_json else state_line(found))
+    sys.exit(WARN if found["on"] else OK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import syslog
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def begin(
     bypass = bypass_for(_seconds(until), uid=_who(), reason=reason, clock=clock)
     BypassFile(stem(directory)).write(bypass)
     syslog.syslog(syslog.LOG_WARNING, f"nodeagent: bypass on by uid {bypass.uid}: {reason}")
-    noticed = _noticed(socket or _socket(config_path), bypass)
+    noticed = _noticed(socket or _socket(config_path), lambda told: _sees(told, bypass))
     # After that none of its looks closes anything any more. What it has opened by then is found open.
     done = build_opening(directory).open()
     agent = "the agent has seen it" if noticed else "no agent answers: opened from its records"
@@ -47,34 +47,65 @@ def begin(
     return [safe(line) for line in lines], not any(said.startswith("FAILED") for said in done.values())
 
 
-def end(config_path: Path | None, state_dir: Path | None) -> str:
-    """Take it off record. Raises NotAllowed, OutsideFault."""
+def end(config_path: Path | None, state_dir: Path | None, socket: Path | None) -> str:
+    """Take it off record, and wait for the agent to see that. Raises NotAllowed, OutsideFault."""
     _must_be_root()
-    was = BypassFile(stem(_directory(config_path, state_dir))).remove()
-    if was:
-        syslog.syslog(syslog.LOG_WARNING, f"nodeagent: bypass off by uid {_who()}")
-    return "bypass: off; the agent enforces again within seconds" if was else "bypass: was off"
+    if not BypassFile(stem(_directory(config_path, state_dir))).remove():
+        return "bypass: was off"
+    syslog.syslog(syslog.LOG_WARNING, f"nodeagent: bypass off by uid {_who()}")
+    noticed = _noticed(socket or _socket(config_path), lambda told: not told)
+    return f"bypass: off; {'the agent enforces again within seconds' if noticed else 'no agent answers'}"
 
 
-def state(config_path: Path | None, state_dir: Path | None) -> tuple[str, bool]:
-    """One line, and whether it is on. Raises OutsideFault for a file that is not believed."""
+def state(config_path: Path | None, state_dir: Path | None, socket: Path | None) -> dict[str, Any]:
+    """What is on record, and whether the agent has seen it (None: no bypass, or no agent answers).
+
+    Raises:
+        OutsideFault: the file is not believed.
+    """
     clock = SystemClock()
     found = BypassFile(stem(_directory(config_path, state_dir))).read()
     if found is None or not found.holds(clock):
-        return "bypass: off", False
-    return safe(_line(found, clock)), True
+        return {"on": False, "until": None, "uid": None, "reason": None, "seen": None}
+    told = next(_told(socket or _socket(config_path)), None)
+    return {
+        "on": True,
+        "until": _until(found, clock).isoformat(timespec="seconds"),
+        "uid": found.uid,
+        "reason": found.reason,
+        "seen": None if told is None else _sees(told, found),
+    }
+
+
+def state_line(state: Mapping[str, Any]) -> str:
+    """The same for people."""
+    if not state["on"]:
+        return "bypass: off"
+    seen = {True: "", False: "; the agent has not seen it yet", None: "; no agent answers"}[state["seen"]]
+    until = datetime.fromisoformat(state["until"]).astimezone()
+    return safe(f"bypass: on until {_time(until)}, by uid {state['uid']}: {state['reason']}{seen}")
 
 
 def _line(bypass: Bypass, clock: SystemClock) -> str:
-    left = bypass.left_seconds(clock)
-    until = datetime.fromtimestamp(clock.wall() + left).astimezone()
-    return f"bypass: on until {until:%Y-%m-%d %H:%M:%S %Z}, by uid {bypass.uid}: {bypass.reason}"
+    return f"bypass: on until {_time(_until(bypass, clock))}, by uid {bypass.uid}: {bypass.reason}"
 
 
-def _noticed(socket: Path, bypass: Bypass) -> bool:
-    """Whether an agent says within seconds that it looked and saw *bypass*."""
-    mine = bypass.until_s
-    return any(told.get("seen") and told.get("until_boottime_seconds") == mine for told in _told(socket))
+def _until(bypass: Bypass, clock: SystemClock) -> datetime:
+    return datetime.fromtimestamp(clock.wall() + bypass.left_seconds(clock)).astimezone()
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _noticed(socket: Path, expected: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Whether an agent says within seconds of a bypass what is *expected*."""
+    return any(map(expected, _told(socket)))
+
+
+def _sees(told: Mapping[str, Any], bypass: Bypass) -> bool:
+    """Whether the agent has looked, and saw *bypass*."""
+    return bool(told.get("seen")) and told.get("until_boottime_seconds") == bypass.until_s
 
 
 def _told(socket: Path) -> Iterator[Mapping[str, Any]]:

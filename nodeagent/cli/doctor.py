@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,9 +35,32 @@ def doctor(
     if as_json:
         click.echo(dump([asdict(one) for one in shown]))
     else:
-        for one in shown:
-            click.echo(line(one))
+        for told in lines(shown):
+            click.echo(told)
     sys.exit(worst(findings))
+
+
+def lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """One line each; those that could not be looked at for one and the same reason are a line together."""
+    from nodeagent.domain.doctor import Level
+
+    reasons = Counter(one.text for one in findings if one.level is Level.UNSEEN)
+    common = {why: count for why, count in reasons.items() if count > 1}
+    told = False
+    for one in findings:
+        if one.level is not Level.UNSEEN or one.text not in common:
+            yield line(one)
+        elif not told:
+            told = True
+            yield unseen_line(common)
+
+
+def unseen_line(reasons: Mapping[str, int]) -> str:
+    """How many checks there was nothing to look at for, by reason."""
+    from gpulease.screen import safe
+
+    why = "; ".join(f"{why} ({count})" for why, count in reasons.items())
+    return safe(f"UNSEEN {sum(reasons.values())} checks: {why} [--json names them]")
 
 
 def line(finding: Finding) -> str:

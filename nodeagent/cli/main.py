@@ -28,6 +28,7 @@ from nodeagent.cli.report import report
 from nodeagent.cli.simulate import simulate
 from nodeagent.cli.slurm import slurm
 from nodeagent.cli.status import status
+from nodeagent.cli.words import Plain
 from nodeagent.domain.errors import AgentError, OutsideFault
 
 
@@ -41,7 +42,7 @@ class LeaseNumber(click.IntRange):
             self.fail(f"{value!r} is not a lease's number; `gpulease status` lists them", param, ctx)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Plain, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="nodeagent")
 def cli() -> None:
     """Share this node's AMD GPUs among jobs, containers and users."""
@@ -94,12 +95,18 @@ def config_check(config_path: Path | None) -> None:
 
 @config.command("show")
 @CONFIG
-def config_show(config_path: Path | None) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="Values, which of them the file set, and what it got wrong."
+)
+def config_show(config_path: Path | None, as_json: bool) -> None:
     """Print the settings in force, with what each is for, and those that the file set with its name."""
     from nodeagent import config as settings
 
     path = config_path or settings.DEFAULT_PATH
     current, complaints = settings.check(path)
+    if as_json:
+        click.echo(dump(settings.document(current, path, complaints)))
+        return
     click.echo(settings.render(current, path))
     for complaint in complaints:
         click.echo(f"ignored: {complaint}", err=True)
@@ -138,13 +145,19 @@ def backup(config_path: Path | None, state_dir: Path | None, target: Path) -> No
 @SOCKET
 @click.argument("target", metavar="DEVICE|LEASE")
 @click.option("--force", is_flag=True, help="Free a lease's slices without proof; it is logged who said so.")
-def clear(socket: Path | None, target: str, force: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A list of what is left, for programs.")
+def clear(socket: Path | None, target: str, force: bool, as_json: bool) -> None:
     """Try the proof of quarantined slices again, of a lease or a device; take a device's errors as known."""
-    from nodeagent.cli.asking import clear_lines
+    from gpulease.screen import safe
+    from nodeagent.cli.asking import left_after_clearing, left_line
 
-    text, done = clear_lines(socket, target, force=force)
-    click.echo(text)
-    sys.exit(OK if done else WARN)
+    left = left_after_clearing(socket, target, force=force)
+    if as_json:
+        click.echo(dump({"left": left}))
+    else:
+        lines = [left_line(one) for one in left] or [f"{target}: nothing is quarantined"]
+        click.echo("\n".join(map(safe, lines)))
+    sys.exit(WARN if left else OK)
 
 
 @cli.command()

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpulease.errors import UsageError
 from gpulease.screen import safe
 from nodeagent import __version__
 from nodeagent import config as settings
@@ -61,8 +62,12 @@ class Sources:
     def of(
         cls, config_path: Path | None, socket: Path | None, state_dir: Path | None, *, events: int, full: bool
     ) -> Sources:
+        """Raises UsageError: the agent behind *socket* has another ledger, and nobody says where."""
         path = config_path or settings.DEFAULT_PATH
-        config = settings.check(path)[0].overridden(socket=socket, state_dir=state_dir)
+        config = settings.check(path)[0]
+        if socket is not None and socket != config.server.socket and state_dir is None:
+            raise UsageError(f"--state-dir: say it beside --socket {socket}: leases are read from the ledger")
+        config = config.overridden(socket=socket, state_dir=state_dir)
         return cls(path, config, Mask(off=full), full, events)
 
     def parts(self) -> Mapping[str, Part]:

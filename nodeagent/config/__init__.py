@@ -37,7 +37,7 @@ from nodeagent.config.sections import (
     Watch,
     Web,
 )
-from nodeagent.config.showing import keys, render
+from nodeagent.config.showing import document, keys, render
 
 __all__ = [
     "AT_START",
@@ -76,6 +76,7 @@ __all__ = [
     "changed",
     "check",
     "cu_of",
+    "document",
     "gid_of",
     "keys",
     "members_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,24 @@ def render(config: Config, source: Path | None = None) -> str:
             lines += _unwritten(section)
         lines.append("")
     return "\n".join(lines).rstrip()
+
+
+def document(config: Config, source: Path, complaints: Sequence[str]) -> dict[str, Any]:
+    """The same for programs: every value, the keys that *source* set, and what of it was ignored."""
+    tables = {name: getattr(config, name) for name in Config.model_fields}
+    given = [
+        f"{section}.{name}"
+        for section, table in tables.items()
+        if isinstance(table, Section)
+        for name in sorted(table.model_fields_set)
+    ]
+    given += [section for section, table in tables.items() if table and not isinstance(table, Section)]
+    return {
+        "path": str(source),
+        "settings": config.model_dump(mode="json"),
+        "set": given,
+        "ignored": list(complaints),
+    }
 
 
 def _table(table: Section, source: Path | None) -> Iterator[str]:

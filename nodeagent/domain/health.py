@@ -30,6 +30,15 @@ class Health:
         said = "; ".join((self.text, *self.warnings))
         return f"agent: {said}"
 
+    def document(self) -> dict[str, Any]:
+        """The same for programs; the state in lower case."""
+        return {
+            "state": self.state.name.lower(),
+            "text": self.text,
+            "warnings": list(self.warnings),
+            "figures": dict(self.figures),
+        }
+
     def nagios(self) -> tuple[str, int]:
         """A plugin's line with its performance data, and its exit code: OK, WARNING or CRITICAL."""
         code = 2 if self.state is not State.WELL else 1 if self.warnings else 0

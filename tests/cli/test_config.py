@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -274,3 +275,14 @@ def test_a_shown_class_is_read_again(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, ["config", "show", "--config", str(path)]).output
     assert config.check(written(tmp_path, shown))[0].classes == config.check(path)[0].classes != {}
     assert config.check(written(tmp_path, "[classes.BIG]\n"))[0].classes == {}
+
+
+def test_the_settings_are_there_for_programs(tmp_path: Path) -> None:
+    """`config show --json` has every value, which of them the file set, and what of it was ignored."""
+    path = written(tmp_path, "[limits]\nlive_leases = 3\nlive_leass = 4\n[[quota]]\nuser = 0\nleases = 1\n")
+    done = CliRunner().invoke(cli, ["config", "show", "--config", str(path), "--json"])
+    told = json.loads(done.stdout)
+    assert (told["path"], told["set"]) == (str(path), ["limits.live_leases", "quota"])
+    assert told["settings"]["limits"]["live_leases"] == 3
+    assert told["settings"]["server"]["socket"] == "/run/nodeagent/api.sock"
+    assert [one.partition(":")[0] for one in told["ignored"]] == ["limits.live_leass"]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulease.errors import UsageError
 from gpulease.transport import Transport
 from nodeagent import __version__
 from nodeagent.cli import health_check
@@ -41,7 +42,7 @@ class Served:
     def run(self, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
         """A command of `nodeagent` about this agent."""
         base = [sys.executable, "-m", "nodeagent.cli.main", *verb.split()]
-        where = ["--socket", self.socket] if verb not in ("bypass off", "bypass status") else []
+        where = ["--socket", self.socket]
         state = (
             ["--state-dir", str(self.directory / "state")] if verb.startswith(("bypass", "report")) else []
         )
@@ -110,7 +111,8 @@ def test_a_drain_shows_everywhere(served: Served) -> None:
     assert told["drains"][0]["reason"] == "power" and len(told["devices"]) == 2 and told["quarantined"] == []
     done = served.run("undrain", told["devices"][0]["device"])
     assert done.returncode == 1 and "the whole node is drained" in done.stderr
-    assert served.run("undrain", "--all").stdout.count(": healthy") == 2
+    undrained = json.loads(served.run("undrain", "--all", "--json").stdout)["devices"]
+    assert [one["state"] for one in undrained] == ["healthy", "healthy"]
     assert served.run("drain").returncode == 2
     assert served.run("drain", "--all", "--until", "soon").returncode == 2
 
@@ -121,7 +123,13 @@ def test_a_bypass_from_its_beginning_to_its_end(served: Served) -> None:
     done = served.run("bypass on", "--until", "10m", "--reason", "3 am")
     assert (done.returncode, done.stderr) == (0, "")
     assert "the agent has seen it" in done.stdout and "by uid 0: 3 am" in done.stdout
-    assert served.run("bypass status").returncode == 1
+    told = served.run("bypass status", "--json")
+    assert (told.returncode, json.loads(told.stdout)["reason"], json.loads(told.stdout)["seen"]) == (
+        1,
+        "3 am",
+        True,
+    )
+    assert "; " not in served.run("bypass status").stdout
     status = served.run("status").stdout
     assert "BYPASS      nothing is enforced" in status and "opened" in status
     health = served.run("health")
@@ -155,7 +163,7 @@ def test_only_root_bypasses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for act in (
         lambda: bypassing.begin(None, tmp_path, None, "1h", "x"),
-        lambda: bypassing.end(None, tmp_path),
+        lambda: bypassing.end(None, tmp_path, None),
     ):
         with pytest.raises(NotAllowed, match="only root"):
             act()
@@ -170,11 +178,29 @@ def test_a_hung_agent_is_bypassed_all_the_same(served: Served) -> None:
     try:
         done = served.run("bypass on", "--until", "10m", "--reason", "hung")
         assert done.returncode == 0 and "no agent answers" in done.stdout
+        assert served.run("bypass status").stdout.rstrip().endswith(": hung; no agent answers")
         assert served.run("health").returncode == 2  # it is not the node's own agent that is bypassed
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
         served.run("bypass off")
+
+
+def test_how_the_agent_is_for_programs(served: Served) -> None:
+    """`health --json` says state, text, warnings and figures, with the exit code of the line."""
+    done = served.run("health", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["state"], told["warnings"]) == (0, "well", [])
+    assert told["figures"] == {"ready": 1, "bypass": 0, "devices": 2, "sick": 0, "draining": 0}
+
+
+def test_a_report_mixes_no_two_agents(tmp_path: Path) -> None:
+    """Another agent's socket without its state directory would come with the leases of the node's own."""
+    from nodeagent.cli.reporting import Sources
+
+    with pytest.raises(UsageError, match="--state-dir"):
+        Sources.of(None, tmp_path / "s", None, events=0, full=False)
+    assert Sources.of(None, Path("/run/nodeagent/api.sock"), None, events=0, full=False)
 
 
 def test_a_report_has_every_part_and_no_user(served: Served, tmp_path: Path) -> None:
