@@ -103,18 +103,21 @@ class UsageSpace:
         return space
 
     def _mount(self, spaces: Sequence[Path]) -> None:
-        for space in spaces:
-            make_own(space)
-        if bare := [space for space in spaces if not space.is_mount()]:
+        around = os.lstat(self._root).st_dev
+        if bare := [space for space in spaces if make_own(space).st_dev == around]:
             self._launcher.mount(_OPTIONS, bare)
 
 
-def make_own(directory: Path) -> None:
+def make_own(directory: Path) -> os.stat_result:
     """Make *directory* unless it is there. Raises OutsideFault where others could put things into it."""
-    directory.mkdir(mode=0o711, exist_ok=True)
-    status = directory.lstat()
+    try:
+        status = os.lstat(directory)
+    except FileNotFoundError:
+        directory.mkdir(mode=0o711, exist_ok=True)
+        status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
         raise OutsideFault(directory, "must be a directory of root's that nobody else can write")
+    return status
 
 
 def _is_free(space: Path) -> bool:
