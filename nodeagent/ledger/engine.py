@@ -60,6 +60,6 @@ def engine(path: Path, *, begin: str, read_only: bool = False) -> Engine:
 
     @event.listens_for(made, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        connection.connection.cursor().execute(begin)
 
     return made
