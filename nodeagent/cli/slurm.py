@@ -46,5 +46,5 @@ def slurm_check(
 
     findings = examine(config_path, simulate=simulate, node=node, socket=socket)
     for finding in findings:
-        click.echo(f"{finding.level.name:4} {finding.what}: {finding.why}")
-    sys.exit(max(finding.level for finding in findings))
+        click.echo(f"{finding.level:4} {finding.what}: {finding.why}")
+    sys.exit(max(finding.level.exit_code for finding in findings))

@@ -19,7 +19,8 @@ from nodeagent.domain.device import Inventory
 from nodeagent.domain.device_rules import DeviceRules
 from nodeagent.domain.errors import AgentError
 from nodeagent.domain.gres import owned
-from nodeagent.domain.slurm_check import SCRIPT_KEYS, Finding, Level, Site, check
+from nodeagent.domain.level import Level
+from nodeagent.domain.slurm_check import SCRIPT_KEYS, Finding, Site, check
 from nodeagent.domain.slurm_scripts import plugin_run, script_settings
 from nodeagent.domain.slurm_setup import SCRIPTS, cgroup_conf, gres_conf, set_up, slurm_conf
 from nodeagent.wiring import simulated_node, this_node

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from nodeagent.domain.device import Device, DeviceState, Inventory
 from nodeagent.domain.gres import OFF, Counts, Gres, device_of
+from nodeagent.domain.level import Level
 from nodeagent.domain.shards import worth
 from nodeagent.domain.slurm_lines import Line
 from nodeagent.domain.slurm_scripts import ScriptSettings
@@ -18,14 +18,6 @@ PRINTS = "`nodeagent slurm gres-conf` prints it"
 SETTINGS = "prolog.conf"
 SLACK_SECONDS = 5  # what a script may take beyond its own deadline, and then some
 SCRIPT_KEYS = {"Prolog": "prolog", "Epilog": "epilog", "TaskProlog": "task-prolog"}
-
-
-class Level(IntEnum):
-    """How bad a finding is; the worst is the command's exit code."""
-
-    OK = 0
-    WARN = 1
-    FAIL = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import pytest
 from nodeagent.adapters.hook_files import LIBRARY
 from nodeagent.doctor import holding, outside
 from nodeagent.domain.doctor.check import Unseen
-from nodeagent.domain.slurm_check import Finding, Level
+from nodeagent.domain.level import Level
+from nodeagent.domain.slurm_check import Finding
 from nodeagent.service.kernel import HOLDS
 
 REGION = "drm/0000:03:00.0/vram"

@@ -9,7 +9,8 @@ import pytest
 
 from nodeagent.domain.device import DeviceState
 from nodeagent.domain.gres import counts_of, parse
-from nodeagent.domain.slurm_check import Finding, Level, Site, check
+from nodeagent.domain.level import Level
+from nodeagent.domain.slurm_check import Finding, Site, check
 from nodeagent.domain.slurm_lines import Line, line, logical
 from nodeagent.domain.slurm_scripts import plugin_run, script_settings
 from nodeagent.domain.slurm_setup import SCRIPTS, cgroup_conf, gres_conf, set_up, slurm_conf

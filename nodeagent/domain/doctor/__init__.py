@@ -11,7 +11,8 @@ from nodeagent.domain.doctor import (
     programs,
     usage,
 )
-from nodeagent.domain.doctor.check import Check, Facts, Finding, Level, Unseen, examine, worst
+from nodeagent.domain.doctor.check import Check, Facts, Finding, Unseen, examine, worst
+from nodeagent.domain.level import Level
 
 # In the order in which one would mend things: below first.
 CHECKS: tuple[Check, ...] = (

@@ -92,7 +92,7 @@ def agent_version(service: Service) -> Verdict:
 @check(
     Service,
     AGENT,
-    fix='`nodeagent bypass off`; mode.<kind> = "enforce" in the settings, then restart the agent',
+    fix='`nodeagent bypass off`; mode.<kind> = "enforce" in the settings, then systemctl reload nodeagent',
     issue="kai-scheduler/KAI-Scheduler#708",
 )
 def enforcement(service: Service) -> Verdict:

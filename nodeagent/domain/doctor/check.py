@@ -5,25 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, TypeVar
+
+from nodeagent.domain.level import Level
 
 P = TypeVar("P")
 _ISSUE = re.compile(r"[\w.-]+/[\w.-]+#[0-9]+")
 _NAMED = 3  # offenders that one line names
-
-
-class Level(StrEnum):
-    """How bad it is. UNSEEN: this could not be looked at, and why; it counts as a warning."""
-
-    OK = "OK"
-    UNSEEN = "UNSEEN"
-    WARN = "WARN"
-    FAIL = "FAIL"
-
-    @property
-    def exit_code(self) -> int:
-        return {Level.OK: 0, Level.UNSEEN: 1, Level.WARN: 1, Level.FAIL: 2}[self]
 
 
 @dataclass(frozen=True, slots=True)

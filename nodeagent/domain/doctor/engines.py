@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from nodeagent.domain.doctor.check import Verdict, check, either, fail, ok, unseen, warn
+from nodeagent.domain.level import Level
 from nodeagent.domain.slurm_check import Finding as SlurmFinding
-from nodeagent.domain.slurm_check import Level as SlurmLevel
 
 SLURM, CONTAINERS = "slurm", "containers"
 _FIXED_DOCKER = (29, 3, 1)  # CVE-2026-34040: before, dockerd shows plugins no body that is large
@@ -52,8 +52,8 @@ def slurm_files(slurm: Slurm) -> Verdict:
     """gres.conf, slurm.conf and cgroup.conf fit the devices, the scripts and the ledger."""
     if slurm.findings is None or not slurm.enabled:
         return ok("no Slurm here" if slurm.enabled else "turned off by slurm.enabled")
-    bad = [one for one in slurm.findings if one.level is SlurmLevel.FAIL]
-    poor = [one for one in slurm.findings if one.level is SlurmLevel.WARN]
+    bad = [one for one in slurm.findings if one.level is Level.FAIL]
+    poor = [one for one in slurm.findings if one.level is Level.WARN]
     told = [f"{one.what}: {one.why}" for one in (*bad, *poor)]
     return either(told, fail if bad else warn, f"{len(slurm.findings)} things looked at")
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from nodeagent.domain.doctor.cgroups import Cgroups, Vram
 from nodeagent.domain.doctor.engines import Engines, Slurm
 from nodeagent.domain.doctor.programs import Programs
-from nodeagent.domain.slurm_check import Finding, Level
+from nodeagent.domain.level import Level
+from nodeagent.domain.slurm_check import Finding
 
 from .case import FAIL, OK, UNSEEN, WARN, Case
 
