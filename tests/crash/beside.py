@@ -14,7 +14,7 @@ from .ledger_copy import Lease, cus_of
 
 # Also what a death leaves and the next write of the same takes; of a journal, one that is void.
 _STATE = re.compile(
-    r"gate\.(json|new)|(ids|names|baselines)|\.(ids|names|baselines)\.new|reserve"
+    r"gate\.(json|new)|(ids|names|baselines|cards)|\.(ids|names|baselines|cards)\.new|reserve"
     r"|ledger\.sqlite3(-wal|-shm|-journal|\.migrate\.lock|\.before-upgrade-from-\w+(\.\d+)?)?"
 )
 
