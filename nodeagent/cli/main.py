@@ -121,7 +121,7 @@ def migrate(config_path: Path | None, state_dir: Path | None) -> None:
 
     path = ledger(config_path, state_dir)
     steps = run(path)
-    click.echo(f"{path}: " + (f"upgraded through {', '.join(steps)}" if steps else "nothing to do"))
+    click.echo(f"{path}: " + (f"the schema is {steps[-1]} now" if steps else "nothing to do"))
 
 
 @cli.command()

@@ -16,6 +16,7 @@ from nodeagent.adapters.sole import sole
 from nodeagent.cli.main import cli
 from nodeagent.domain.doctor import CHECKS
 from nodeagent.domain.errors import OutsideFault
+from nodeagent.ledger.migrate import NEWEST
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +46,7 @@ def test_migrate_makes_a_ledger_and_then_has_nothing_to_do(tmp_path: Path) -> No
     state.mkdir(mode=0o700)
     first, again = (run("migrate", "--state-dir", str(state)) for _ in range(2))
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
-    assert "0001" in first.stdout and "nothing to do" in again.stdout
+    assert f"the schema is {NEWEST} now" in first.stdout and "nothing to do" in again.stdout
 
 
 def test_backup_never_overwrites(tmp_path: Path) -> None:
