@@ -209,10 +209,10 @@ def test_jobs_of_slurm_do_not_queue_behind_users(house: House) -> None:
 
 
 def test_the_earliest_start_is_told(house: House, clock: TurnedClock) -> None:
-    """It follows from the known ends of what is in the way, and is not known where one is not."""
+    """At the next look, from the known ends of what is in the way; it is not known where one is not."""
     half(house, ttl=600)
     first = house.grant(user(1000), **WHOLE, wait=3000)
-    assert standing(house, first) is None
+    assert standing(house, first) == queue.Standing(position=1, earliest_ns=None)
     house.look()
     assert standing(house, first).earliest_ns == clock.boot_ns() + 600 * 10**9
     house.grant(admin(), request=Request((SliceRequest(cus=8),), priority=Priority.HIGH), **ENDLESS)
