@@ -33,6 +33,7 @@ class Desk:
     directory: Path
     lease: str = "17"
     printed: dict[str, str] = field(default_factory=dict)
+    codes: dict[str, int] = field(default_factory=dict)
 
     @property
     def socket(self) -> str:
@@ -43,8 +44,8 @@ class Desk:
         return self.directory / "state"
 
     def as_here(self, text: str) -> str:
-        """*text* with this node's lease and device in place of the page's."""
-        return re.sub(r"\b17\b", self.lease, text.replace("0000:c1:00.0", DEVICE))
+        """*text* with this node's lease, which the pages call 17 or 7, and device in place of the page's."""
+        return re.sub(r"\b17\b|\b7$", self.lease, text.replace("0000:c1:00.0", DEVICE))
 
     def words(self, line: str) -> list[str]:
         """The command for this desk's agent; an engine's is only worked out, as there is none."""
@@ -57,9 +58,9 @@ class Desk:
         return [sys.executable, "-m", module, verb, *rest]
 
     def type(self, line: str) -> int:
-        """Run it to its end, and keep what it prints; its exit code."""
+        """Run it to its end, and keep what it prints and its exit code, which is returned."""
         done = self.run(self.words(line))
-        self.printed[line] = done.stdout + done.stderr
+        self.printed[line], self.codes[line] = done.stdout + done.stderr, done.returncode
         granted = re.match(r"lease (\d+): active", done.stdout)
         if granted:
             self.lease = granted[1]

@@ -125,11 +125,13 @@ def parse_agent(words: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
-    """One who has a lease, which the pages call 17."""
+    """One who has a lease, which the pages call 17, and has typed every command, in one order: some drain."""
     if os.geteuid() != 0:
         pytest.skip("only root drains and bypasses")
     with at_a_desk() as made:
         assert made.type("gpulease grant --vram 1G --ttl 1h") == 0
+        for line in RUN:
+            made.type(line)
         yield made
 
 
@@ -137,8 +139,8 @@ def desk() -> Iterator[Desk]:
 @pytest.mark.parametrize("line", RUN)
 def test_what_can_be_run_succeeds(desk: Desk, line: str) -> None:
     """Each command that stands in a block, typed at a simulated node; a doctor's word is no failure."""
-    code = desk.type(re.sub(r"\b7$", "17", line))
-    assert code == 0 or line.startswith(("nodeagent doctor", "nodeagent health")), desk.printed[line]
+    may_fail = line.startswith(("nodeagent doctor", "nodeagent health"))
+    assert desk.codes[line] == 0 or may_fail, desk.printed[line]
 
 
 @pytest.mark.root
