@@ -34,8 +34,9 @@ def gpu(leased: Leased, *steps: str) -> tuple[str, ...]:
 
 
 def supervisors(leased: Leased) -> list[str]:
-    """The pids, in the host, of the supervisors there."""
-    return leased.host.run("pgrep", "-x", "gpulease-superv").stdout.split()
+    """The pids of the supervisors in the host, which has its own mounts; other tests have some of theirs."""
+    there = "exec pgrep -x --ns $$ --nslist mnt gpulease-superv"
+    return leased.host.run("sh", "-c", there).stdout.split()
 
 
 @pytest.fixture
