@@ -160,8 +160,9 @@ class Ledger(Queries):
         try:
             writer = self._ready(release)
             with translated(self._path), writer.begin() as connection:
-                known = None if self._writers.others_wrote(connection) else self._present
-                transaction = Transaction(connection, self._clock, self._ids, self._path, known)
+                if self._writers.others_wrote(connection):
+                    self._present = None  # also for those that come next, if this one is undone
+                transaction = Transaction(connection, self._clock, self._ids, self._path, self._present)
                 yield transaction
                 present = transaction.present_after()
                 self._present = None  # of a commit that fails nobody knows what came of it

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 from ledger_builders import CARD, activated, opened, placed, released
 
-from nodeagent.domain.errors import LedgerConflict
+from nodeagent.domain.errors import LedgerConflict, UnknownThing
 from nodeagent.domain.lease import Anchor, AnchorKind, LeaseState, SliceState
 from nodeagent.ledger.ledger import Ledger
 from nodeagent.ledger.queries import Queries
@@ -74,6 +74,21 @@ def test_what_another_process_wrote_counts_in_the_next_transaction(
         told = tx.lease(lease)
         assert told is not None and told.reason == "said by another"
     assert ledger.lease(lease) == told
+
+
+def test_what_another_process_wrote_counts_though_the_next_transaction_is_undone(
+    ledger: Ledger, sql: sqlite3.Connection
+) -> None:
+    """It was noticed in one that came to nothing: whoever reads, and the one after it, must know as well."""
+    with ledger.write() as tx:
+        lease = opened(tx, placed(cus="0-3"))
+    sql.execute("UPDATE leases SET reason = 'said by another' WHERE id = ?", (lease,))
+    with pytest.raises(UnknownThing), ledger.write() as tx:
+        tx.move_lease(999, LeaseState.RELEASING)
+    told = ledger.lease(lease)
+    assert told is not None and told.reason == "said by another"
+    with ledger.write() as tx:
+        assert tx.lease(lease) == told
 
 
 def test_after_a_commit_that_failed_the_rows_are_asked(ledger: Ledger) -> None:
