@@ -55,7 +55,7 @@ class Anchors:
         if wish.cgroup is not None:
             return self._of_cgroup(wish.cgroup, caller, limit)
         if wish.container is not None:
-            return self._of_container(wish.container, caller, limit)
+            return self._of_container(wish.container, caller, limit, self._most(wish.max_ttl_seconds))
         return Anchor(
             AnchorKind.CGROUP if self._tree else AnchorKind.PROCESS,
             ttl_seconds=limit,
@@ -66,10 +66,13 @@ class Anchors:
 
     def ttl(self, asked: int | None, most: int | None = None) -> int:
         """Seconds within the site's bounds, and a class's *most*. Raises InvalidField beyond them."""
-        most = min(self._limits.max_ttl, most or self._limits.max_ttl)
+        most = self._most(most)
         if asked is not None and not 0 < asked <= most:
             raise InvalidField("ttl_seconds", f"must lie between 1 and {most}")
         return asked or min(self._limits.ttl, most)
+
+    def _most(self, of_class: int | None) -> int:
+        return min(self._limits.max_ttl, of_class or self._limits.max_ttl)
 
     def started(self, anchor: Anchor) -> Anchor:
         """*anchor* with its time counted from now, when the lease becomes active after a wait."""
@@ -86,6 +89,22 @@ class Anchors:
     def renewed(self, anchor: Anchor, ttl_seconds: int | None) -> Anchor:
         ttl = self.ttl(ttl_seconds or anchor.ttl_seconds)
         return replace(anchor, ttl_seconds=ttl, deadline_ns=self._in(ttl))
+
+    def renewed_until(self, anchor: Anchor, ttl_seconds: int | None, latest_ns: int) -> Anchor:
+        """The same, but no longer than until *latest_ns*; what it has it keeps.
+
+        One that waits for its holder keeps its start deadline, and the time that it has from then on is cut.
+        """
+        renewed = self.renewed(anchor, ttl_seconds)
+        if renewed.deadline_ns is None or renewed.ttl_seconds is None:
+            return renewed
+        # Without a time until now it gets the one that it asked for.
+        had = anchor.deadline_ns or renewed.deadline_ns
+        if anchor.armed:
+            return replace(renewed, deadline_ns=min(renewed.deadline_ns, max(had, latest_ns)))
+        left = max(1, (latest_ns - self._clock.boot_ns()) // SECOND_NS)
+        most = max(left, anchor.ttl_seconds or 0)
+        return replace(renewed, deadline_ns=had, ttl_seconds=min(renewed.ttl_seconds, most))
 
     def loose(self, anchor: Anchor) -> Anchor:
         """*anchor* for a lease that holds nothing, and so has no cgroup, and no container bound to it."""
@@ -182,17 +201,17 @@ class Anchors:
         )
         return over(held, sighting, armed=anchor.armed)
 
-    def _of_container(self, container: Container, caller: Caller, limit: int | None) -> Anchor:
+    def _of_container(self, container: Container, caller: Caller, limit: int | None, most: int) -> Anchor:
         """Until one is bound the lease also ends with who asked, unless it said how long that may take.
 
-        Raises InvalidField where that is longer than the site lets any lease idle, or there are none here.
+        Raises InvalidField where that is longer than *most* seconds, or there are none here.
         """
         if self._bearers is None:
             raise InvalidField("anchor.kind", "no lease is a container's here: turned off by docker.enabled")
         self._bearers.engines.ask(container.engine)
         patient = container.start_seconds is not None
-        if (container.start_seconds or 0) > self._limits.max_ttl:
-            raise InvalidField("anchor.start_seconds", f"must lie between 1 and {self._limits.max_ttl}")
+        if (container.start_seconds or 0) > most:
+            raise InvalidField("anchor.start_seconds", f"must lie between 1 and {most}")
         return Anchor(
             AnchorKind.CONTAINER,
             ttl_seconds=limit,

@@ -108,12 +108,10 @@ class Attacher:
         return self._read(lease_id)
 
     def _renewed(self, lease: Lease, ttl_seconds: int | None) -> Anchor:
-        renewed, latest = self._anchors.renewed(lease.anchor, ttl_seconds), self._latest_ns(lease)
-        if latest is None or renewed.deadline_ns is None:
-            return renewed
-        # What it has it keeps: without a time until now it gets the one that it asked for.
-        had = lease.anchor.deadline_ns or renewed.deadline_ns
-        return replace(renewed, deadline_ns=min(renewed.deadline_ns, max(had, latest)))
+        latest = self._latest_ns(lease)
+        if latest is None:
+            return self._anchors.renewed(lease.anchor, ttl_seconds)
+        return self._anchors.renewed_until(lease.anchor, ttl_seconds, latest)
 
     def _admit(self, lease: Lease, peer: Peer, leaves: str | None = None) -> None:
         """Move *peer* in, and write it down."""

@@ -114,6 +114,16 @@ def test_the_longest_life_of_a_class_includes_renewals(house: House) -> None:
     assert {house.state(got.id), house.state(mine.id)} == {LeaseState.RELEASED}
 
 
+def test_renewing_before_the_holder_comes_lengthens_nothing(house: House) -> None:
+    """Neither the time to come in, nor what the lease has from then on."""
+    cgroup = {"slices": [{"cus": 4}], "anchor": {"kind": "cgroup"}}
+    got = lease(ask(house, staff(), class_name="big", **cgroup))
+    assert not got.anchor.armed
+    renewed = house.agent.renew(staff(), got.id, 86_400)
+    assert renewed.anchor.deadline_ns == got.anchor.deadline_ns
+    assert renewed.anchor.ttl_seconds == 600
+
+
 def test_high_priority_is_a_classs_or_the_sites_to_give(house: House, build) -> None:
     """Without either only an administrator goes before all others."""
     part = {"slices": [{"cus": 4}], "priority": "high"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,10 @@ def test_a_start_is_not_waited_for_longer_than_a_lease_may_idle(house: House) ->
     """Else whoever may not have a ttl that long would hold a slice that long with no container in it."""
     with pytest.raises(InvalidField, match=r"anchor\.start_seconds"):
         taken(house, start_seconds=AnchorLimits().max_ttl + 1)
+    order = order_of(cus=8, vram_bytes=GIB, container=Container(Engine.DOCKER, start_seconds=601))
+    of_class = replace(order, anchor=replace(order.anchor, max_ttl_seconds=600))
+    with pytest.raises(InvalidField, match="must lie between 1 and 600"):
+        house.agent.grant(user(1000), of_class)
 
 
 def test_the_first_container_keeps_the_lease(house: House, engine: FakeEngine) -> None:
