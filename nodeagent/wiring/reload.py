@@ -23,6 +23,8 @@ from nodeagent.wiring.node import Node
 
 log = structlog.get_logger()
 
+LONGEST_REASON = 4096  # characters that the worker is told: a file may have any number of mistakes
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -87,7 +89,7 @@ class Reload:
 
     def failed(self, why: str) -> None:
         log.error("not reloaded: the settings of before hold on", why=why)
-        self._end({"path": str(self._path), "reason": why})
+        self._end({"path": str(self._path), "reason": why[:LONGEST_REASON]})
 
     def _restart(self) -> list[str]:
         """The keys that wait for a start, also those that an earlier reload left waiting."""

@@ -93,6 +93,13 @@ def test_a_failure_is_told_with_its_reason(reload, settings):
     assert list(reload._place.news.hear()) == [{"path": str(settings), "reason": "no such group"}]
 
 
+def test_a_failure_of_countless_mistakes_is_told_all_the_same(reload):
+    """The worker hears no message longer than it reads at once, and the log has all of it."""
+    reload.failed("no such key; " * 20_000)
+    (message,) = reload._place.news.hear()
+    assert message["reason"].startswith("no such key; no such key")
+
+
 def test_what_is_told_while_there_is_no_worker_waits():
     """The next worker hears it; nothing is there twice."""
     news = News()
